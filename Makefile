@@ -1,0 +1,50 @@
+# make help lists the commands. PYTHON=... chooses the interpreter that the virtual environment is made with.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+PIP_INSTALL := $(BIN)/python -m pip --quiet --disable-pip-version-check --no-input install --constraint constraints.txt
+
+.DEFAULT_GOAL := help
+.PHONY: help sweep test bench clean
+.DELETE_ON_ERROR:
+
+help:
+	@echo "make sweep   install into $(VENV) if needed, then run: python -m accum_sweeps +grid=adamw"
+	@echo "make test    install if needed, then run every check and the whole test suite"
+	@echo "make bench   install if needed, then run the side-by-side timings of tests/benchmarks"
+	@echo "make clean   delete $(VENV) and everything that tools have built (results in sweeps/ stay)"
+
+# Stamps: an installation is repeated only when what it depends on has changed.
+$(VENV)/.stamp-venv:
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null || { \
+	  echo "accum_sweeps needs Python 3.11 or newer; '$(PYTHON)' is $$($(PYTHON) --version 2>&1 || true). Name another one: make PYTHON=python3.11 ..." >&2; exit 1; }
+	@echo "making $(VENV)"
+	@$(PYTHON) -m venv $(VENV)
+	@touch $@
+
+# torch comes first, alone: its pinned version decides the numbers, and nothing installed later may choose another.
+$(VENV)/.stamp-run: $(VENV)/.stamp-venv pyproject.toml constraints.txt
+	@echo "installing accum_sweeps (minutes the first time)"
+	@$(PIP_INSTALL) torch setuptools
+	@$(PIP_INSTALL) --no-build-isolation --editable .
+	@touch $@
+
+$(VENV)/.stamp-dev: $(VENV)/.stamp-run
+	@echo "installing what the tests need"
+	@$(PIP_INSTALL) --no-build-isolation --editable ".[dev]"
+	@touch $@
+
+sweep: $(VENV)/.stamp-run
+	@$(BIN)/python -m accum_sweeps +grid=adamw
+
+test: $(VENV)/.stamp-dev
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/python -m pytest -n 2 --cov
+
+bench: $(VENV)/.stamp-dev
+	@set -e; for script in tests/benchmarks/bench_*.py; do echo "== $$script"; $(BIN)/python "$$script"; done
+
+clean:
+	rm -rf $(VENV) build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis .coverage htmlcov

@@ -1,0 +1,1 @@
+"""What shall be run: settings, specifications, grids. Imports neither torch nor mlflow."""

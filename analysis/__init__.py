@@ -1,0 +1,1 @@
+"""From run directories to tables, statistics and verdicts."""

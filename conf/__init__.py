@@ -1,0 +1,1 @@
+"""The configuration files, found by Hydra as pkg://accum_sweeps.conf."""
