@@ -1,0 +1,171 @@
+"""The append-only event file of one attempt: what it did, measured value by measured value."""
+
+import contextlib
+import json
+import math
+import os
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+from accum_sweeps.record.files import whole_lines
+
+OUTCOMES = ("finished", "diverged", "failed", "released")
+FLUSH_S = 0.5
+
+
+def now_ms() -> int:
+    """Milliseconds since the epoch, as MLflow counts them."""
+    return time.time_ns() // 1_000_000
+
+
+class EventWriter:
+    """Writes one attempt's events. Points are buffered for at most FLUSH_S; what is promised (checkpoint, outcome) is synced.
+
+    Raises OSError (a full disk, say) to the caller, who must not go on.
+    """
+
+    def __init__(self, path: Path, attempt: int) -> None:
+        self.path, self.attempt = path, attempt
+        self._file = path.open("ab")
+        self._buffer: list[str] = []
+        self._flushed = time.monotonic()
+
+    def start(self, from_attempt: int | None, from_step: int, **facts: Any) -> None:
+        """This attempt continues ``from_attempt`` after ``from_step`` (None and 0: from the beginning)."""
+        self._write({"event": "start", "attempt": self.attempt, "from_attempt": from_attempt, "from_step": from_step, **facts}, sync=True)
+
+    def metrics(self, step: int, values: Mapping[str, float], time_ms: int | None = None) -> None:
+        """Values measured at ``step``; the time is frozen here."""
+        stamp = now_ms() if time_ms is None else time_ms
+        self._buffer.append(f'{{"event":"metrics","time":{stamp},"step":{step},"values":{_values(values)}}}\n')
+        if time.monotonic() - self._flushed > FLUSH_S:
+            self.flush()
+
+    def checkpoint(self, step: int) -> None:
+        """A checkpoint of ``step`` is on disk: points up to there count from now on."""
+        self._write({"event": "checkpoint", "step": step}, sync=True)
+
+    def end(self, status: str, step: int, final: Mapping[str, float]) -> None:
+        """The run is over: ``finished`` or ``diverged``."""
+        self._write({"event": "end", "step": step, "status": status, "final": {k: _number(v) for k, v in final.items()}}, sync=True)
+
+    def failed(self, step: int, error: str) -> None:
+        """An exception ended the attempt; its traceback is in the log."""
+        self._write({"event": "failed", "step": step, "error": error}, sync=True)
+
+    def released(self, step: int, reason: str) -> None:
+        """The attempt stopped on request; another may continue."""
+        self._write({"event": "released", "step": step, "reason": reason}, sync=True)
+
+    def flush(self) -> None:
+        """Hand buffered points to the operating system."""
+        data, self._buffer = "".join(self._buffer), []
+        self._file.write(data.encode())
+        self._file.flush()
+        self._flushed = time.monotonic()
+
+    def close(self) -> None:
+        """Flush and close; nothing can be written afterwards."""
+        try:
+            self.flush()
+        finally:
+            self._file.close()
+
+    def _write(self, event: dict[str, Any], *, sync: bool) -> None:
+        self._buffer.append(json.dumps({"event": event.pop("event"), "time": now_ms(), **event}, separators=(",", ":")) + "\n")
+        self.flush()
+        if sync:
+            os.fsync(self._file.fileno())
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self.close()
+
+
+def _number(value: float) -> float | str:
+    return value if isinstance(value, int) or math.isfinite(value) else str(float(value))
+
+
+def _values(values: Mapping[str, float]) -> str:
+    # JSON has no NaN; the text form is read back by float().
+    return json.dumps({key: _number(value) for key, value in values.items()}, separators=(",", ":"))
+
+
+@dataclass(frozen=True, slots=True)
+class Point:
+    """Values by metric name, measured together after optimizer step ``step`` at ``time_ms``."""
+
+    step: int
+    time_ms: int
+    values: dict[str, float]
+
+
+@dataclass(slots=True)
+class Attempt:
+    """One attempt as its event file tells it. ``outcome`` is None while (or if for ever) it is not said."""
+
+    number: int
+    started_ms: int | None = None
+    from_attempt: int | None = None
+    from_step: int = 0
+    facts: dict[str, Any] = field(default_factory=dict)
+    points: list[Point] = field(default_factory=list)
+    checkpoint_step: int | None = None
+    outcome: str | None = None
+    ended_ms: int | None = None
+    step: int = 0
+    final: dict[str, float] = field(default_factory=dict)
+    message: str = ""
+    damaged_lines: int = 0
+
+
+def read_attempt(path: Path, number: int) -> Attempt:
+    """The attempt written to ``path``. Lines that are no events are counted as damaged and left out."""
+    attempt = Attempt(number)
+    for line in whole_lines(path):
+        try:
+            _apply(attempt, json.loads(line))
+        except (ValueError, KeyError, TypeError, AttributeError):
+            attempt.damaged_lines += 1
+    return attempt
+
+
+def read_tail(path: Path, number: int, size: int = 1 << 14) -> Attempt:
+    """The attempt as the last ``size`` bytes of its file tell it: enough for step and outcome, whatever the file's length."""
+    attempt = Attempt(number)
+    with path.open("rb") as file:
+        skipped = max(file.seek(0, os.SEEK_END) - size, 0)
+        file.seek(skipped)
+        lines = file.read().split(b"\n")
+    for line in lines[1 if skipped else 0 : -1]:
+        with contextlib.suppress(ValueError, KeyError, TypeError, AttributeError):
+            _apply(attempt, json.loads(line))
+    return attempt
+
+
+def _apply(attempt: Attempt, event: dict[str, Any]) -> None:
+    kind = event["event"]
+    if kind == "metrics":
+        values = {key: float(value) for key, value in event["values"].items()}
+        attempt.points.append(Point(int(event["step"]), int(event["time"]), values))
+        attempt.step = int(event["step"])
+    elif kind == "start":
+        attempt.started_ms = int(event["time"])
+        attempt.from_attempt, attempt.from_step = event["from_attempt"], int(event["from_step"])
+        attempt.step = attempt.from_step
+        attempt.facts = {k: v for k, v in event.items() if k not in ("event", "time", "attempt", "from_attempt", "from_step")}
+    elif kind == "checkpoint":
+        attempt.checkpoint_step = int(event["step"])
+    elif kind in ("end", "failed", "released"):
+        attempt.outcome = event["status"] if kind == "end" else kind
+        attempt.ended_ms, attempt.step = int(event["time"]), int(event["step"])
+        attempt.final = {key: float(value) for key, value in event.get("final", {}).items()}
+        attempt.message = str(event.get("error", event.get("reason", "")))
+    else:
+        raise KeyError(kind)

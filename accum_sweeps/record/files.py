@@ -1,0 +1,68 @@
+"""Files that are whole or absent: written beside, synced, renamed."""
+
+import contextlib
+import os
+import tempfile
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import BinaryIO
+
+
+def write_atomic(path: Path, write: Callable[[BinaryIO], object]) -> None:
+    """Let ``write`` fill a file that appears under ``path`` complete or not at all, also after a power cut."""
+    descriptor, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=".part")
+    part = Path(name)
+    try:
+        with os.fdopen(descriptor, "wb") as file:
+            write(file)
+            file.flush()
+            os.fsync(file.fileno())
+        part.replace(path)
+    except BaseException:
+        part.unlink(missing_ok=True)
+        raise
+    sync_folder(path.parent)
+
+
+def write_text(path: Path, text: str) -> None:
+    """Atomic counterpart of Path.write_text, UTF-8."""
+    write_atomic(path, lambda file: file.write(text.encode()))
+
+
+def create_exclusive(path: Path, text: str) -> bool:
+    """Create ``path`` with the whole ``text``, or return False if it exists. Exactly one of several callers succeeds.
+
+    A hard link to a finished file is exclusive on NFS too, and no reader ever sees it half-written.
+    """
+    descriptor, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=".part")
+    part = Path(name)
+    try:
+        with os.fdopen(descriptor, "wb") as file:
+            file.write(text.encode())
+            file.flush()
+            os.fsync(file.fileno())
+        try:
+            os.link(part, path)
+        except FileExistsError:
+            return False
+        return True
+    finally:
+        part.unlink(missing_ok=True)
+
+
+def sync_folder(folder: Path) -> None:
+    """Make renames in ``folder`` durable; some file systems cannot, which is no error."""
+    with contextlib.suppress(OSError):
+        descriptor = os.open(folder, os.O_RDONLY)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+
+
+def whole_lines(path: Path) -> Iterator[bytes]:
+    """The complete lines of a growing file; what stands after the last newline is not yet a line."""
+    with path.open("rb") as file:
+        for line in file:
+            if line.endswith(b"\n"):
+                yield line
