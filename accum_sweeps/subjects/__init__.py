@@ -1,0 +1,35 @@
+"""What is trained: the built-in language model and the hooks for users' own training.
+
+Public: :func:`session`, and :class:`~accum_sweeps.subjects.protocol.Session` which it returns.
+"""
+
+from pathlib import Path
+
+from accum_sweeps.plan.spec import RunSpec
+from accum_sweeps.subjects.protocol import Session
+
+__all__ = ["Session", "session"]
+
+
+def session(spec: RunSpec, folder: Path, attempt: int) -> Session:
+    """The training that ``spec`` asks for, at its start.
+
+    ``folder`` is the run directory and ``attempt`` the number of the attempt; only subjects that write files of their
+    own use them. Raises UserError where the subject or its data cannot be had as specified.
+    """
+    # Imported here: each subject brings its own dependencies, and a worker needs one of them.
+    match spec.setup.subject.kind:
+        case "lm":
+            from accum_sweeps.subjects import lm
+
+            return lm.session(spec)
+        case "python":
+            from accum_sweeps.subjects import python_hook
+
+            return python_hook.session(spec)
+        case "command":
+            from accum_sweeps.subjects import command
+
+            return command.session(spec, folder, attempt)
+        case kind:
+            raise AssertionError(f"a subject of kind {kind!r} passed validation")

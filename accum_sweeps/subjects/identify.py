@@ -1,0 +1,106 @@
+"""The identity of a user's own training, found while a sweep is planned: is it usable, and what is its code?
+
+The dispatcher imports no torch and none of the user's code: a process of its own loads and checks a hook.
+"""
+
+import dataclasses
+import json
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TypeVar
+
+from accum_sweeps.plan.errors import ConfigError, UserError
+from accum_sweeps.plan.parts import CommandHook, LanguageModel, PythonHook
+from accum_sweeps.subjects.sources import PACKAGE, code_hash, source_files
+
+Part = TypeVar("Part", LanguageModel, PythonHook, CommandHook)
+SPEC_WORD = "{spec}"
+IMPORT_LIMIT_S = 300.0
+
+
+def identify(part: Part, cwd: Path) -> Part:
+    """``part`` with the ``code_hash`` of its files as they are now; ``cwd`` is where the command was typed.
+
+    Raises ConfigError when the hook cannot be loaded or lacks a method, the program is not found, or a file is missing.
+    """
+    if isinstance(part, LanguageModel):
+        return part
+    if isinstance(part, PythonHook):
+        loaded = _check_hook(part, cwd)
+        files = source_files(part, cwd)
+        _require_all_found(part, loaded, files, cwd)
+    else:
+        _check_command(part.argv, cwd)
+        files = source_files(part, cwd)
+    return dataclasses.replace(part, code_hash=code_hash(files))
+
+
+def require_unchanged(part: PythonHook | CommandHook, cwd: Path) -> None:
+    """Raise UserError when the files of ``part`` are no longer those that the sweep was planned with."""
+    if code_hash(source_files(part, cwd)) != part.code_hash:
+        name = part.target if isinstance(part, PythonHook) else " ".join(part.argv)
+        raise UserError(f"the source files of {name} changed since the sweep was planned; type the command again to plan it anew")
+
+
+def search_path() -> str:
+    """Where programs are looked for: PATH, then beside the running Python."""
+    return os.pathsep.join([os.environ.get("PATH", os.defpath), str(Path(sys.executable).parent)])
+
+
+def _check_hook(part: PythonHook, cwd: Path) -> list[Path]:
+    """The user's files that importing the hook loads."""
+    request = json.dumps({"target": part.target, "args": dict(part.args)})
+    # The folder first, as for `python script.py`; this package last, for a clone that is not installed.
+    program = f"import sys, runpy; sys.path[:0] = [{str(cwd)!r}]; sys.path.append({str(PACKAGE.parent)!r}); "
+    program += "runpy.run_module('accum_sweeps.subjects.hook_check', run_name='__main__')"
+    try:
+        answer = subprocess.run(
+            [sys.executable, "-P", "-c", program], cwd=cwd, input=request, text=True, capture_output=True, timeout=IMPORT_LIMIT_S
+        )
+        result = json.loads(answer.stdout)
+    except subprocess.TimeoutExpired:
+        hint = "Put what a module does when it is run, not imported, under: if __name__ == '__main__':"
+        raise ConfigError("subject.target", part.target, f"importing it took longer than {IMPORT_LIMIT_S:.0f} s", hint) from None
+    except json.JSONDecodeError:
+        last = (answer.stderr.strip().splitlines() or [f"exit code {answer.returncode}"])[-1]
+        raise ConfigError("subject.target", part.target, f"importing it ends the process: {last}") from None
+    if "problem" in result:
+        raise ConfigError("subject.target", part.target, result["problem"], result["hint"])
+    return [Path(name) for name in result["files"]]
+
+
+def _require_all_found(part: PythonHook, loaded: Sequence[Path], files: dict[str, Path], cwd: Path) -> None:
+    known = {path.resolve() for path in files.values()}
+    unknown = [path for path in loaded if path not in known]
+    if unknown:
+        shown = [str(path.relative_to(cwd.resolve())) if path.is_relative_to(cwd.resolve()) else str(path) for path in unknown]
+        raise ConfigError(
+            "subject.files",
+            list(part.files),
+            f"{part.target} also loads {', '.join(shown)}, which its import statements do not show",
+            f"Declare it, so that editing it makes new runs: 'subject.files=[{','.join([*part.files, *shown])}]'.",
+        )
+
+
+def _check_command(argv: Sequence[str], cwd: Path) -> None:
+    if not argv:
+        raise ConfigError("subject.argv", list(argv), "must name a program", "Example: 'subject.argv=[python,train.py,\"{spec}\"]'.")
+    if not any(SPEC_WORD in word for word in argv):
+        hint = "The program reads its settings from the JSON file whose path replaces {spec}: 'subject.argv=[python,train.py,\"{spec}\"]'."
+        raise ConfigError("subject.argv", list(argv), "must hold {spec}", hint)
+    if resolve_program(argv[0], cwd) is None:
+        where = f"in {cwd}" if "/" in argv[0] else "on PATH"
+        raise ConfigError("subject.argv", argv[0], f"there is no such program {where}, or it cannot be executed")
+    if Path(argv[0]).name.startswith(("python", "torchrun")):
+        script = next((word for word in argv[1:] if word.endswith(".py")), None)
+        if script is not None and not (cwd / script).is_file():
+            raise ConfigError("subject.argv", script, "there is no such file", f"It is looked for in {cwd}.")
+
+
+def resolve_program(name: str, cwd: Path) -> str | None:
+    """The program's path: relative to ``cwd`` when ``name`` has a slash, else as found by :func:`search_path`."""
+    return shutil.which(str(cwd / name)) if "/" in name else shutil.which(name, path=search_path())

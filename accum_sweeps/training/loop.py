@@ -1,0 +1,114 @@
+"""The training loop: optimizer steps, evaluation, probes of the weights, divergence, checkpoints.
+
+It knows no subject, no scheduler and no logging; it yields one record for each optimizer step.
+"""
+
+import math
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from accum_sweeps.plan.spec import RunSpec
+from accum_sweeps.record.metrics import LR, TOKENS, TRAIN_LOSS, StepRecord
+from accum_sweeps.training import checkpoint, controls, optimizers, seeding
+from accum_sweeps.training.precision import Precision, accumulator_dtype
+from accum_sweeps.training.sketch import sketch, weights_hash
+from accum_sweeps.training.step import train_step
+from accum_sweeps.training.task import Step, StepOutcome, Task, Terms, Training
+
+
+class TrainingSession:
+    """The training of ``task`` as ``spec`` says, driven step by step; a ``subjects.protocol.Session``.
+
+    Resuming from a checkpoint gives the same bits as not having stopped: samples, dropout masks and learning rate are
+    functions of the step's number, so weights, optimizer state and the token count are all that is kept.
+    """
+
+    def __init__(self, spec: RunSpec, task: Task, step: Step = train_step) -> None:
+        self._spec, self._task, self._step = spec, task, step
+        self._tokens = 0.0
+        self._is_diverged = False
+        self._precision = Precision.named(spec.setup.dtype, spec.setup.device)
+        self.training = self._start()
+        controls.install(spec, self.training)
+
+    def _start(self) -> Training:
+        setup, task = self._spec.setup, self._task
+        model = task.build().to(device=setup.device, dtype=self._precision.parameters).train()
+        own = task.optimizer(model)
+        return Training(
+            model=model,
+            optimizer=own or optimizers.make(setup.optimizer, model),
+            loss=self._loss,
+            accumulator=accumulator_dtype(setup.accumulator),
+            max_norm=None if own else setup.optimizer.max_norm,
+            lr_factor=optimizers.unscheduled if own else optimizers.schedule(setup.optimizer, setup.steps),
+        )
+
+    @property
+    def position(self) -> int:
+        """Optimizer steps done so far."""
+        return self.training.position
+
+    def steps(self) -> Iterator[StepRecord]:
+        """One record for each optimizer step after ``position``; the last one of the run, or a diverged one, ends it."""
+        while self.position < self._spec.setup.steps and not self._is_diverged:
+            yield self._next()
+
+    def _next(self) -> StepRecord:
+        number = self.position + 1
+        seeding.seed_dropout(self._spec.seed_dropout, number)
+        optimizers.set_lr(self.training.optimizer, self.training.lr_factor(number))
+        parts = controls.partition(self._spec, number)
+        outcome = self._step(self.training, self._task.split(self._task.batch(number), parts))
+        if not math.isfinite(outcome.loss):
+            self._is_diverged = True
+            return StepRecord(step=number, values=self._values(outcome), is_diverged=True)
+        self.training.position = number
+        self._tokens += outcome.terms
+        return self._record(number, self._values(outcome))
+
+    def _values(self, outcome: StepOutcome) -> dict[str, float]:
+        lr = self.training.optimizer.param_groups[0]["lr"]
+        return {TRAIN_LOSS: outcome.loss, LR: float(lr), TOKENS: self._tokens, **outcome.values}
+
+    def _record(self, number: int, values: dict[str, float]) -> StepRecord:
+        setup = self._spec.setup
+        is_last = number == setup.steps
+        if is_last or (setup.eval_every and number % setup.eval_every == 0):
+            values.update(self._evaluate())
+        if not is_last and number not in setup.probe_steps:
+            return StepRecord(step=number, values=values)
+        model = self.training.model
+        return StepRecord(step=number, values=values, sketch=sketch(model), weights_hash=weights_hash(model))
+
+    def _loss(self, micro_batch: Any) -> tuple[Tensor, Terms]:
+        with self._precision.autocast():
+            return self._task.loss(self.training.model, micro_batch)
+
+    def _evaluate(self) -> Mapping[str, float]:
+        model = self.training.model
+        model.eval()
+        with torch.no_grad(), self._precision.autocast():
+            values = self._task.evaluate(model)
+        model.train()
+        return values
+
+    def save(self, path: Path) -> None:
+        """Write weights, optimizer state and counters to ``path``, atomically."""
+        training = self.training
+        state = {"tokens": self._tokens, "task": self._task.state()}
+        state |= {"model": training.model.state_dict(), "optimizer": training.optimizer.state_dict()}
+        checkpoint.save(path, run_id=self._spec.run_id, step=self.position, state=state)
+
+    def load(self, path: Path) -> int:
+        """Continue from what :meth:`save` wrote; returns the step it continues after. UserError where that cannot be."""
+        step, state = checkpoint.load(path, run_id=self._spec.run_id, device=self._spec.setup.device)
+        self.training.model.load_state_dict(state["model"])
+        self.training.optimizer.load_state_dict(state["optimizer"])
+        self._task.restore(state["task"])
+        self._tokens, self.training.position = state["tokens"], step
+        return step
