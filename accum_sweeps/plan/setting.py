@@ -109,7 +109,7 @@ def _convert(key: str, value: Any, hint: Any, doc: str) -> Any:
         options = get_args(hint)
         if value is None and type(None) in options:
             return None
-        if any(isinstance(value, option) for option in options if dataclasses.is_dataclass(option)):
+        if dataclasses.is_dataclass(value) and isinstance(value, options):
             return value
         return _convert(key, value, options[0], doc)
     if origin is tuple:
@@ -139,7 +139,8 @@ def _convert(key: str, value: Any, hint: Any, doc: str) -> Any:
 def document(spec: Any, *, identity: bool) -> dict[str, Any]:
     """``spec`` as plain JSON values; with ``identity`` without labels and without keys at their neutral value."""
     result: dict[str, Any] = {}
-    for name, (_, field) in _fields(type(spec)).items():
+    kind: type = type(spec)
+    for name, (_, field) in _fields(kind).items():
         value = getattr(spec, name)
         if identity and (field.metadata["label"] or _is_neutral(value, field.metadata["neutral"])):
             continue

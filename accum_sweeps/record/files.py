@@ -1,6 +1,7 @@
 """Files that are whole or absent: written beside, synced, renamed."""
 
 import contextlib
+import errno
 import os
 import tempfile
 from collections.abc import Callable, Iterator
@@ -66,3 +67,8 @@ def whole_lines(path: Path) -> Iterator[bytes]:
         for line in file:
             if line.endswith(b"\n"):
                 yield line
+
+
+def is_disk_full(error: BaseException) -> bool:
+    """Whether nothing more can be written, which is no fault of the run that met it."""
+    return isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EROFS)

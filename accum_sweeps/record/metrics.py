@@ -41,7 +41,8 @@ class StepRecord:
     """What one optimizer step gave: ``values`` by metric name; at probe steps the weights' sketch and hash too.
 
     ``sketch`` is float64 of shape (4096,); ``weights_hash`` is the hex digest of the exact weights. ``is_diverged`` says
-    that the loss was not finite: no further step follows.
+    that the loss was not finite: no further step follows. ``is_checkpoint`` says that the subject has by itself saved all
+    it needs to continue after this step. A record without values is a sign of life only.
     """
 
     step: int
@@ -49,3 +50,4 @@ class StepRecord:
     sketch: "numpy.ndarray | None" = None
     weights_hash: str = ""
     is_diverged: bool = False
+    is_checkpoint: bool = False

@@ -49,7 +49,14 @@ def run_state(root: RootDir, run_id: str, *, now: float | None = None) -> RunSta
     claim = read_claim(folder, number)
     env_id = str(claim.get("env_id", ""))
     attempt = _read(root, run_id, env_id, number)
-    known = {"run_id": run_id, "attempt": number, "env_id": env_id, "claim": claim, "step": attempt.step, "outcome": attempt.outcome}
+    known: dict[str, Any] = {
+        "run_id": run_id,
+        "attempt": number,
+        "env_id": env_id,
+        "claim": claim,
+        "step": attempt.step,
+        "outcome": attempt.outcome,
+    }
     if attempt.outcome in ("finished", "diverged"):
         return RunState(**known, status=attempt.outcome, final=attempt.final)
     if attempt.outcome == "failed":

@@ -24,7 +24,7 @@ from accum_sweeps.record.files import create_exclusive, write_text
 LAYOUT_VERSION = 1
 
 
-class DamagedRun(Exception):
+class DamagedRunError(Exception):
     """A run directory that cannot be read; the message names it and says what is wrong."""
 
 
@@ -66,7 +66,7 @@ def open_root(path: Path, *, create: bool = False) -> RootDir:
     except FileNotFoundError:
         raise UserError(f"root={path}: there is no sweep root here.\n  Give root=FOLDER or set ACCUM_SWEEPS_ROOT.") from None
     except (ValueError, KeyError, TypeError):
-        raise UserError(f"root={path}: {mark.name} in it is damaged.\n  Restore it: {{\"layout_version\": {LAYOUT_VERSION}}}") from None
+        raise UserError(f'root={path}: {mark.name} in it is damaged.\n  Restore it: {{"layout_version": {LAYOUT_VERSION}}}') from None
     except OSError as error:
         raise UserError(f"root={path}: {error.strerror}.\n  Give a folder that you can write: root=FOLDER") from None
     if not isinstance(version, int) or version > LAYOUT_VERSION:
@@ -100,21 +100,21 @@ class RunDir:
                 write_text(self.path / name, canonical(value) + "\n")
 
     def read_spec(self) -> RunSpec:
-        """The specification; DamagedRun if it is missing, unreadable or not that of this directory."""
+        """The specification; DamagedRunError if it is missing, unreadable or not that of this directory."""
         try:
             spec = from_dict(json.loads((self.path / "spec.json").read_text()))
         except (OSError, ValueError, TypeError, KeyError, AttributeError, UserError) as error:
-            raise DamagedRun(f"{self.path}: spec.json cannot be read ({error})") from None
+            raise DamagedRunError(f"{self.path}: spec.json cannot be read ({error})") from None
         if spec.run_id != self.path.parent.name:
-            raise DamagedRun(f"{self.path}: spec.json is not that of this directory (it says {spec.run_id})")
+            raise DamagedRunError(f"{self.path}: spec.json is not that of this directory (it says {spec.run_id})")
         return spec
 
     def read_environment(self) -> dict[str, Any]:
-        """The recorded environment; DamagedRun if it is missing or unreadable."""
+        """The recorded environment; DamagedRunError if it is missing or unreadable."""
         try:
             return dict(json.loads((self.path / "env.json").read_text()))
         except (OSError, ValueError, TypeError) as error:
-            raise DamagedRun(f"{self.path}: env.json cannot be read ({error})") from None
+            raise DamagedRunError(f"{self.path}: env.json cannot be read ({error})") from None
 
     def events_path(self, attempt: int) -> Path:
         """Append-only events of one attempt."""
@@ -170,17 +170,14 @@ class History:
         """Whether the run needs no further attempt."""
         return self.outcome in ("finished", "diverged")
 
-    @property
-    def chain(self) -> list[tuple[Attempt, int | None]]:
-        """The attempts that count, oldest first, each with the last step that counts of it (None: all)."""
-        links: list[tuple[Attempt, int | None]] = []
-        attempt, until = self.newest, None
-        while attempt is not None:
-            links.append((attempt, until))
-            before = attempt.from_attempt
-            until = attempt.from_step if until is None else min(until, attempt.from_step)
-            attempt = self.attempts.get(before) if before is not None and before < attempt.number else None
-        return links[::-1]
+    def chain(self, number: int, until: int | None = None) -> list[tuple[Attempt, int | None]]:
+        """The attempts that count for attempt ``number`` up to step ``until``, oldest first, each with its last step that counts."""
+        attempt = self.attempts.get(number)
+        if attempt is None:
+            return []
+        before, step = attempt.from_attempt, attempt.from_step
+        earlier = self.chain(before, step if until is None else min(step, until)) if before is not None and before < number else []
+        return [*earlier, (attempt, until)]
 
     def points(self, *, covered_only: bool = False) -> list[Point]:
         """The run's curve by ascending step: of earlier attempts only what the later ones continued from.
@@ -188,7 +185,8 @@ class History:
         ``covered_only`` leaves out what no checkpoint or end covers yet: it may still be measured again.
         """
         last = self.covered_step if covered_only else None
-        found = [p for attempt, until in self.chain for p in attempt.points if until is None or p.step <= until]
+        chain = self.chain(self.newest.number) if self.newest else []
+        found = [p for attempt, until in chain for p in attempt.points if until is None or p.step <= until]
         return [p for p in found if last is None or p.step <= last]
 
     @property

@@ -121,7 +121,7 @@ class SweepDir:
         except FileNotFoundError:
             raise UserError(f"sweep={self.name}: not planned yet in root={self.root.path}.\n  {_known(self.root)}") from None
         except (ValueError, KeyError, TypeError, IndexError) as error:
-            raise UserError(f"sweep={self.name}: {path} is damaged ({error}).\n  Remove that file; type the grid's command again.") from None
+            raise UserError(f"sweep={self.name}: {path} is damaged ({error}).\n  Remove it and type the grid's command again.") from None
         rest = {key: value for key, value in header.items() if key not in ("setups", "labels", "runs")}
         return Plan(revision, rest, setups, header["labels"], runs)
 
@@ -163,5 +163,3 @@ def _numbered(specs: Iterable[RunSpec]) -> tuple[list[Setup], list[PlannedRun]]:
 
 def _number(setups: dict[str, tuple[int, Setup]], setup: Setup) -> int:
     return setups.setdefault(setup.setup_id, (len(setups), setup))[0]
-
-
