@@ -63,11 +63,11 @@ def open_root(path: Path, *, create: bool = False) -> RootDir:
             if not mark.exists():
                 _create_root(path)
         version = json.loads(mark.read_text())["layout_version"]
-    except FileNotFoundError:
-        raise UserError(f"root={path}: there is no sweep root here.\n  Give root=FOLDER or set ACCUM_SWEEPS_ROOT.") from None
     except (ValueError, KeyError, TypeError):
         raise UserError(f'root={path}: {mark.name} in it is damaged.\n  Restore it: {{"layout_version": {LAYOUT_VERSION}}}') from None
     except OSError as error:
+        if isinstance(error, FileNotFoundError) and not create:
+            raise UserError(f"root={path}: there is no sweep root here.\n  Give root=FOLDER or set ACCUM_SWEEPS_ROOT.") from None
         raise UserError(f"root={path}: {error.strerror}.\n  Give a folder that you can write: root=FOLDER") from None
     if not isinstance(version, int) or version > LAYOUT_VERSION:
         raise UserError(
