@@ -2,7 +2,7 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
-PIP_INSTALL := $(BIN)/python -m pip --quiet --disable-pip-version-check --no-input install --constraint constraints.txt
+PIP_INSTALL := $(BIN)/python -m pip -qq --disable-pip-version-check --no-input install --constraint constraints.txt
 
 .DEFAULT_GOAL := help
 .PHONY: help sweep test bench clean
