@@ -10,6 +10,10 @@ from accum_sweeps.record.metrics import StepRecord
 class Session(Protocol):
     """One run's training, held in memory by the worker that executes it."""
 
+    keeps_own_checkpoints: bool
+    """True where the subject saves and continues by itself (a program); then save and load are never called, its records
+    say what is saved (``is_checkpoint``), and a record without values is a sign of life."""
+
     @property
     def position(self) -> int:
         """Optimizer steps done so far; 0 before the first one."""

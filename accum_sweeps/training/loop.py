@@ -27,6 +27,8 @@ class TrainingSession:
     functions of the step's number, so weights, optimizer state and the token count are all that is kept.
     """
 
+    keeps_own_checkpoints = False
+
     def __init__(self, spec: RunSpec, task: Task, step: Step = train_step) -> None:
         self._spec, self._task, self._step = spec, task, step
         self._tokens = 0.0
