@@ -52,8 +52,11 @@ def execute(spec: RunSpec, run_dir: RunDir, attempt: int, environment: dict[str,
         except Exception as error:
             if is_disk_full(error):
                 raise
-            traceback.print_exc() if not isinstance(error, UserError) else print(error, file=sys.stderr)
-            writer.failed(recorder.step, f"{type(error).__name__}: {error}" if not isinstance(error, UserError) else str(error))
+            if isinstance(error, UserError):
+                print(error, file=sys.stderr)
+            else:
+                traceback.print_exc()
+            writer.failed(recorder.step, str(error) if isinstance(error, UserError) else f"{type(error).__name__}: {error}")
             return "failed"
     return outcome
 
@@ -82,14 +85,21 @@ def _drive(session: Session, recorder: Recorder, limits: Limits) -> str:
 
 @contextlib.contextmanager
 def output_to(path: Path) -> Iterator[None]:
-    """Send what this process and its children print into ``path``, at the level of file descriptors."""
-    sys.stdout.flush(), sys.stderr.flush()
+    """Send what this process and its children print into ``path``: Python's streams and the file descriptors below them."""
+    _flush()
     saved = [os.dup(1), os.dup(2)]
     try:
-        with path.open("ab", buffering=0) as file:
-            os.dup2(file.fileno(), 1), os.dup2(file.fileno(), 2)
+        with path.open("a", buffering=1) as file, contextlib.redirect_stdout(file), contextlib.redirect_stderr(file):
+            os.dup2(file.fileno(), 1)
+            os.dup2(file.fileno(), 2)
             yield
+            _flush()
     finally:
-        sys.stdout.flush(), sys.stderr.flush()
-        os.dup2(saved[0], 1), os.dup2(saved[1], 2)
-        os.close(saved[0]), os.close(saved[1])
+        for descriptor, copy in zip((1, 2), saved, strict=True):
+            os.dup2(copy, descriptor)
+            os.close(copy)
+
+
+def _flush() -> None:
+    sys.stdout.flush()
+    sys.stderr.flush()
