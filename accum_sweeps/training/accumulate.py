@@ -1,0 +1,67 @@
+"""Gradient accumulation: k micro-batches give the gradient that one batch k times as large would give.
+
+The gradient of a mean over N terms is the sum of the micro-batches' summed gradients, divided once by the N of the whole
+step. Dividing each micro-batch by its own count and averaging is another quantity wherever the counts differ.
+"""
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import TypeVar
+
+import torch
+from torch import Tensor
+
+MicroBatch = TypeVar("MicroBatch")
+
+
+def accumulate(
+    parameters: Sequence[Tensor],
+    micro_batches: Iterable[MicroBatch],
+    loss: Callable[[MicroBatch], tuple[Tensor, Tensor | float]],
+    *,
+    dtype: torch.dtype | None = None,
+) -> tuple[Tensor, Tensor | float]:
+    """Leave in every ``p.grad`` the gradient of (sum of all losses) / (number of all terms).
+
+    ``loss(micro_batch)`` gives (loss summed over the micro-batch's terms, number of its terms). ``dtype`` is that of the
+    buffer in which gradients are summed and divided; None sums in ``p.grad`` itself. Gradients that ``parameters`` hold
+    before are dropped. A parameter that no loss depends on keeps ``grad = None``.
+
+    Returns (sum of losses as a float64 scalar, number of terms); nothing here waits for the device.
+    """
+    buffers: list[Tensor | None] = [None] * len(parameters)
+    losses: list[Tensor] = []
+    terms: Tensor | float = 0
+    drop_gradients(parameters)
+    for micro_batch in micro_batches:
+        summed, count = loss(micro_batch)
+        summed.backward()  # type: ignore[no-untyped-call]
+        losses.append(summed.detach().double())
+        terms = terms + (count.double() if isinstance(count, Tensor) else count)  # a count in bf16 would lose terms: 512 + 1 = 512
+        if dtype is not None:
+            buffers = [_added(buffer, p.grad, dtype) for buffer, p in zip(buffers, parameters, strict=True)]
+            drop_gradients(parameters)
+    if dtype is None:
+        buffers = [p.grad for p in parameters]
+    _divide([buffer for buffer in buffers if buffer is not None], terms)
+    for p, buffer in zip(parameters, buffers, strict=True):
+        p.grad = None if buffer is None else buffer.to(p.dtype)
+    return torch.stack(losses).sum(), terms
+
+
+def drop_gradients(parameters: Sequence[Tensor]) -> None:
+    """Set every ``p.grad`` to None."""
+    for p in parameters:
+        p.grad = None
+
+
+def _added(buffer: Tensor | None, gradient: Tensor | None, dtype: torch.dtype) -> Tensor | None:
+    """``buffer + gradient``, rounded once to ``dtype``."""
+    if gradient is None or buffer is None:
+        return buffer if gradient is None else gradient.to(dtype)
+    return buffer.add_(gradient)
+
+
+def _divide(gradients: list[Tensor], terms: Tensor | float) -> None:
+    """Divide in place; a zero-dimensional divisor leaves the gradients' dtype as it is."""
+    if gradients:
+        torch._foreach_div_(gradients, terms)

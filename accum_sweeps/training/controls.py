@@ -1,0 +1,106 @@
+"""Rounding controls: runs in which the same algebra is carried out with other rounding.
+
+``regroup`` cuts another partition of the same samples into micro-batches, ``order`` takes the micro-batches in another
+order, ``permute`` the samples within each micro-batch; ``ulp_weights`` moves every initial weight, and ``ulp_grads`` every
+gradient entry, by one unit in the last place up or down. All of them are keyed by the run's seed, not by the replicate.
+"""
+
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import numpy as np
+import torch
+
+from accum_sweeps.plan.spec import RunSpec
+from accum_sweeps.training import seeding
+from accum_sweeps.training.task import Rows, Training
+
+_INTEGERS = {8: torch.int64, 4: torch.int32, 2: torch.int16}
+
+
+def partition(spec: RunSpec, step: int) -> list[Rows]:
+    """The row numbers of each micro-batch of optimizer step ``step``: ``accum`` parts of equal length.
+
+    Raises ValueError where ``accum`` does not divide the batch.
+    """
+    rows = spec.setup.global_batch // spec.setup.ranks
+    if rows % spec.accum:
+        raise ValueError(f"accum={spec.accum} does not divide the {rows} rows of a batch")
+    rng = seeding.generator("control", spec.seed, spec.control, step)
+    return _PARTITIONS.get(spec.control, _plain)(rows, spec.accum, rng)
+
+
+def _plain(rows: int, accum: int, rng: np.random.Generator) -> list[Rows]:
+    return list(np.arange(rows, dtype=np.intp).reshape(accum, -1))
+
+
+def _regroup(rows: int, accum: int, rng: np.random.Generator) -> list[Rows]:
+    plain = _plain(rows, accum, rng)
+    # With one part, or one row to a part, there is no other partition: only the order can differ.
+    view: Callable[[list[Rows]], object] = _members if 1 < accum < rows else _sequence
+    while True:
+        parts = list(rng.permutation(rows).reshape(accum, -1))
+        if rows == 1 or view(parts) != view(plain):
+            return parts
+
+
+def _order(rows: int, accum: int, rng: np.random.Generator) -> list[Rows]:
+    plain = _plain(rows, accum, rng)
+    return [plain[i] for i in _other_permutation(accum, rng)]
+
+
+def _permute(rows: int, accum: int, rng: np.random.Generator) -> list[Rows]:
+    return [part[_other_permutation(len(part), rng)] for part in _plain(rows, accum, rng)]
+
+
+_PARTITIONS: dict[str, Callable[[int, int, np.random.Generator], list[Rows]]] = {
+    "regroup": _regroup,
+    "order": _order,
+    "permute": _permute,
+}
+
+
+def _members(parts: list[Rows]) -> object:
+    return {frozenset(part.tolist()) for part in parts}
+
+
+def _sequence(parts: list[Rows]) -> object:
+    return [part.tolist() for part in parts]
+
+
+def _other_permutation(length: int, rng: np.random.Generator) -> Rows:
+    """A random permutation that is not the identity, where there is one: a control that changes nothing controls nothing."""
+    while True:
+        drawn = rng.permutation(length)
+        if length == 1 or (drawn != np.arange(length)).any():
+            return drawn
+
+
+def install(spec: RunSpec, training: Training) -> None:
+    """Apply ``ulp_weights`` to the initial weights; let ``ulp_grads`` act before each update. Others: nothing."""
+    if spec.control == "ulp_weights":
+        move_one_ulp(training.parameters, seeding.torch_seed_of("control", spec.seed, "ulp_weights"))
+    if spec.control == "ulp_grads":
+
+        def before_update(*_: Any) -> None:
+            seed = seeding.torch_seed_of("control", spec.seed, "ulp_grads", training.position + 1)
+            move_one_ulp((p.grad for p in training.parameters if p.grad is not None), seed)
+
+        # A hook of the optimizer reaches users' own steps as well.
+        training.optimizer.register_step_pre_hook(before_update)
+
+
+@torch.no_grad()
+def move_one_ulp(tensors: Iterable[torch.Tensor], seed: int) -> None:
+    """Move every nonzero, finite entry one unit in the last place away from or towards zero, at random, in place.
+
+    In IEEE formats neighbouring numbers of one sign have neighbouring bit patterns. Zeros stay zero.
+    """
+    generator = torch.Generator().manual_seed(seed)
+    for tensor in tensors:
+        integer = _INTEGERS[tensor.element_size()]
+        up = torch.randint(0, 2, tensor.shape, generator=generator, dtype=integer).to(tensor.device)
+        movable = (tensor != 0) & tensor.isfinite()
+        # contiguous() copies only where the entries are not laid out one after the other.
+        bits = tensor.contiguous().view(integer) + (2 * up - 1)
+        tensor.copy_(torch.where(movable, bits.view(tensor.dtype), tensor))

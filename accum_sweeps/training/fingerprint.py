@@ -1,0 +1,54 @@
+"""What a run's numbers depend on besides its specification: builds and hardware."""
+
+import hashlib
+import json
+import os
+import platform
+import sys
+from pathlib import Path
+
+import numpy as np
+import torch
+
+# Set in the environment, these change which kernels are used or how they round.
+_VARIABLES = (
+    "CUBLAS_WORKSPACE_CONFIG",
+    "MKL_CBWR",
+    "MKL_ENABLE_INSTRUCTIONS",
+    "NVIDIA_TF32_OVERRIDE",
+    "ONEDNN_DEFAULT_FPMATH_MODE",
+    "ONEDNN_MAX_CPU_ISA",
+)
+
+
+def fingerprint(device: str) -> tuple[str, dict[str, str]]:
+    """(env_id, facts): twelve hex digits over the facts, and the facts by name.
+
+    Facts: torch's version, source revision and CUDA build, the CPU kernels it picked, the CPU's model, on ``cuda`` the
+    GPU's model and cuDNN, numpy, Python's minor version, and those environment variables that choose kernels.
+    """
+    facts = {
+        "torch": torch.__version__,
+        "torch_git": str(torch.version.git_version),
+        "torch_cuda": str(torch.version.cuda),
+        "cpu_capability": torch.backends.cpu.get_cpu_capability(),
+        "cpu": cpu_model(),
+        "numpy": np.__version__,
+        "python": f"{sys.version_info.major}.{sys.version_info.minor}",
+        "device": device,
+    }
+    if device == "cuda":
+        facts |= {"gpu": torch.cuda.get_device_name(), "cudnn": str(torch.backends.cudnn.version())}
+    facts |= {name: os.environ[name] for name in _VARIABLES if name in os.environ}
+    digest = hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()
+    return digest[:12], facts
+
+
+def cpu_model(cpuinfo: Path = Path("/proc/cpuinfo")) -> str:
+    """The processor's model name; where the system does not tell, its architecture."""
+    try:
+        lines = cpuinfo.read_text().splitlines()
+    except OSError:
+        lines = []
+    names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
+    return names[0] if names else platform.processor() or platform.machine()
