@@ -61,21 +61,23 @@ def _read(data: TextData) -> Corpus:
     if isinstance(data, TokenFile):
         corpus = _read_tokens(data)
     elif isinstance(data, TextFiles):
-        corpus = _read_bytes(*byte_files.text_files(Path(data.path), data.pattern), data.lengths)
+        corpus = _read_bytes(*byte_files.text_files(Path(data.path), data.pattern), data)
     else:
-        corpus = _read_bytes(*byte_files.standard_library(), data.lengths)
+        corpus = _read_bytes(*byte_files.standard_library(), data)
     _check_size(corpus.train, data.seq_len, 1, "training")
     _check_size(corpus.evaluation, data.seq_len, data.eval_rows, "evaluation")
     return corpus
 
 
-def _read_bytes(train: byte_files.Bytes, evaluation: byte_files.Bytes, lengths: str) -> Corpus:
+def _read_bytes(train: byte_files.Bytes, evaluation: byte_files.Bytes, data: StandardLibrary | TextFiles) -> Corpus:
     digest = hashlib.blake2b(f"{train.size} {evaluation.size}\n".encode(), digest_size=16)
     digest.update(train)
     digest.update(evaluation)
     largest = max(int(part.max(initial=0)) for part in (train, evaluation))
-    as_text = split_documents if lengths == "documents" else Text
-    return Corpus(train=as_text(train), evaluation=as_text(evaluation), hash=digest.hexdigest(), largest=largest)
+    train_text, evaluation_text = (
+        split_documents(part, data.seq_len) if data.lengths == "documents" else Text(part) for part in (train, evaluation)
+    )
+    return Corpus(train=train_text, evaluation=evaluation_text, hash=digest.hexdigest(), largest=largest)
 
 
 def _read_tokens(data: TokenFile) -> Corpus:

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 IGNORED = -100  # target of a padded position; torch's cross entropy leaves it out
-MIN_DOCUMENT = 8  # tokens: shorter blocks (a lone bracket, a blank line) are no rows of their own
+MIN_ROW = 8  # tokens: shorter pieces (a lone bracket, a blank line) are no rows of their own
 
 Tokens = NDArray[np.unsignedinteger]
 Positions = NDArray[np.int64]
@@ -25,21 +25,28 @@ class Batch:
 
 @dataclass(frozen=True, eq=False)
 class Text:
-    """``tokens``, one after the other; ``starts`` and ``ends`` of its documents, or None where a row may start anywhere."""
+    """``tokens``, one after the other; ``starts`` and ``ends`` of its rows, or None where a row may start anywhere."""
 
     tokens: Tokens
     starts: Positions | None = None
     ends: Positions | None = None
 
 
-def split_documents(tokens: Tokens) -> Text:
-    """The text with its blocks as documents: a block ends after a blank line. ``tokens`` are bytes."""
+def split_documents(tokens: Tokens, seq_len: int) -> Text:
+    """The text with rows that end where a document ends: a block of text, up to and with the blank line after it.
+
+    A document longer than a row gives several, the last of them short. ``tokens`` are bytes.
+    """
     newlines = np.flatnonzero(tokens == ord("\n"))
     gaps = np.diff(newlines)
     is_blank = (gaps == 1) | ((gaps == 2) & (tokens[newlines[1:] - 1] == ord("\r")))
     cuts = newlines[1:][is_blank] + 1
     starts, ends = np.concatenate([[0], cuts]), np.concatenate([cuts, [tokens.size]])
-    is_long = ends - starts >= MIN_DOCUMENT
+    rows = np.maximum(0, -(-(ends - starts - 1) // seq_len))
+    number = np.arange(rows.sum()) - np.repeat(np.cumsum(rows) - rows, rows)  # of a row within its document
+    starts, ends = np.repeat(starts, rows) + number * seq_len, np.repeat(ends, rows)
+    ends = np.minimum(ends, starts + seq_len + 1)
+    is_long = ends - starts >= min(MIN_ROW, seq_len + 1)
     return Text(tokens, starts[is_long], ends[is_long])
 
 
@@ -49,7 +56,7 @@ def available_rows(text: Text, seq_len: int) -> int:
 
 
 def sampled(text: Text, seq_len: int, rows: int, rng: np.random.Generator) -> Batch:
-    """``rows`` rows drawn with replacement, all windows or documents alike."""
+    """``rows`` rows drawn with replacement, all windows or rows alike."""
     if text.starts is None:
         return _gather(text, rng.integers(0, text.tokens.size - seq_len, size=rows), None, seq_len)
     assert text.ends is not None
