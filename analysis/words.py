@@ -1,0 +1,49 @@
+"""Numbers and lists as a person reads them: as many digits as the uncertainty allows, not more."""
+
+import math
+from collections.abc import Iterable
+
+
+def decimals(uncertainty: float, significant: int = 2) -> int:
+    """Decimals that show ``uncertainty`` with so many significant digits (0 or not finite: 4)."""
+    if not math.isfinite(uncertainty) or uncertainty <= 0:
+        return 4
+    return max(0, significant - 1 - math.floor(math.log10(uncertainty)))
+
+
+def signed(value: float, places: int) -> str:
+    """``value`` with its sign; an exact 0 as ``0``, what needs more than six decimals in powers of ten."""
+    if math.isnan(value):
+        return "?"
+    if value == 0:
+        return "0"
+    return f"{value:+.{places}f}" if places <= 6 else f"{value:+.1e}"
+
+
+def plain(value: float, places: int) -> str:
+    """``value`` without a sign, else as :func:`signed`."""
+    return signed(value, places).removeprefix("+")
+
+
+def interval(low: float, high: float, places: int) -> str:
+    """``[low, high]``, or nothing where there is none."""
+    return "" if math.isnan(low) else f"[{signed(low, places)}, {signed(high, places)}]"
+
+
+def rounded_up(value: float) -> str:
+    """A bound of two significant digits that is not below ``value``."""
+    if value == 0 or not math.isfinite(value):
+        return f"{value:g}"
+    unit = 10.0 ** (math.floor(math.log10(abs(value))) - 1)
+    return f"{math.ceil(value / unit - 1e-9) * unit:.2g}"
+
+
+def listed(words: Iterable[object]) -> str:
+    """``a, b and c``."""
+    *rest, last = [str(word) for word in words]
+    return f"{', '.join(rest)} and {last}" if rest else last
+
+
+def arms(accum: Iterable[int]) -> str:
+    """``k=2, 4 and 8``."""
+    return f"k={listed(accum)}"
