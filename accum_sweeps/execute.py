@@ -72,15 +72,18 @@ def _drive(session: Session, recorder: Recorder, limits: Limits) -> str:
                 return recorder.end("diverged")
             if reason := limits.stop():
                 recorder.save(session)
-                recorder.writer.released(recorder.step, reason)
-                return "released"
+                break
             if time.monotonic() - started > limits.run_limit_s:
                 recorder.save(session)
                 raise RunLimitError(f"step {recorder.step}: the run's time limit of {limits.run_limit_s / 60:g} min is over")
             if limits.checkpoint_every and unsaved >= limits.checkpoint_every:
                 recorder.save(session)
                 unsaved = 0
-    return recorder.end("finished")
+        else:
+            return recorder.end("finished")
+    # Said only now that a program has ended: whoever continues the run must not meet it.
+    recorder.writer.released(recorder.step, reason)
+    return "released"
 
 
 @contextlib.contextmanager

@@ -63,7 +63,7 @@ class Recorder:
 
     def add(self, record: StepRecord) -> None:
         """Record what one optimizer step gave."""
-        if not self.is_started:
+        if not self.is_started and (record.values or record.is_checkpoint):
             self._start_before(record)
         self.step = max(self.step, record.step)
         if record.values:

@@ -4,6 +4,7 @@
 holds ``{"target", "args"}``, standard output gets ``{"problem", "hint"}`` or ``{"files": [loaded source files]}``.
 """
 
+import difflib
 import importlib
 import inspect
 import json
@@ -50,7 +51,8 @@ def load_class(target: str) -> type:
     if not inspect.isclass(found):
         classes = [name for name, value in vars(module).items() if inspect.isclass(value) and value.__module__ == module_name]
         what = "is no class" if found is not None else "is not there"
-        has = f"It has {', '.join(classes)}." if classes else "It has no class."
+        near = difflib.get_close_matches(class_name, classes, n=1)
+        has = (f"It has {', '.join(classes)}" if classes else "It has no class") + (f" (did you mean {near[0]}?)." if near else ".")
         raise HookError(f"{class_name} {what} in {module.__file__}", has)
     return found
 
@@ -60,7 +62,7 @@ def check_class(kind: type, arguments: Mapping[str, Any]) -> None:
     for name, form in {**REQUIRED, **OPTIONAL}.items():
         if name in REQUIRED and not callable(getattr(kind, name, None)):
             raise HookError(f"class {kind.__name__} has no method {name}", f"It must look like: def {form}")
-        if hasattr(kind, name) and not _accepts(kind, name, form.count(",")):
+        if hasattr(kind, name) and not _accepts(kind, name, form.partition(")")[0].count(",")):
             given = f"{name}{inspect.signature(getattr(kind, name))}"
             raise HookError(f"method {given} of class {kind.__name__} cannot be called as needed", f"It must look like: def {form}")
     try:
@@ -84,11 +86,10 @@ def _accepts(kind: type, name: str, count: int) -> bool:
 
 def _import_problem(module: str, error: BaseException) -> HookError:
     if isinstance(error, ModuleNotFoundError) and error.name and (module == error.name or module.startswith(f"{error.name}.")):
-        beside = sorted(path.stem for path in Path.cwd().glob("*.py"))
-        return HookError(
-            f"there is no module {error.name}",
-            f"It is looked for in {Path.cwd()}" + (f" (modules there: {', '.join(beside[:8])})" if beside else "") + " and on PYTHONPATH.",
-        )
+        beside = [path.stem for path in Path.cwd().glob("*.py")]
+        near = difflib.get_close_matches(error.name, beside, n=1)
+        hint = f"It is looked for in {Path.cwd()} and on PYTHONPATH" + (f" (did you mean {near[0]}?)." if near else ".")
+        return HookError(f"there is no module {error.name}", hint)
     last_line = traceback.format_exception_only(error)[-1].strip()
     return HookError(f"importing {module} fails: {last_line}", f"in {_place(module, error)}")
 

@@ -57,10 +57,9 @@ def _check_hook(part: PythonHook, cwd: Path) -> list[Path]:
     # The folder first, as for `python script.py`; this package last, for a clone that is not installed.
     program = f"import sys, runpy; sys.path[:0] = [{str(cwd)!r}]; sys.path.append({str(PACKAGE.parent)!r}); "
     program += "runpy.run_module('accum_sweeps.subjects.hook_check', run_name='__main__')"
+    command = [sys.executable, "-P", "-B", "-c", program]
     try:
-        answer = subprocess.run(
-            [sys.executable, "-P", "-c", program], cwd=cwd, input=request, text=True, capture_output=True, timeout=IMPORT_LIMIT_S
-        )
+        answer = subprocess.run(command, cwd=cwd, input=request, text=True, capture_output=True, timeout=IMPORT_LIMIT_S, check=False)
         result = json.loads(answer.stdout)
     except subprocess.TimeoutExpired:
         hint = "Put what a module does when it is run, not imported, under: if __name__ == '__main__':"

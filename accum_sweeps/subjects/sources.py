@@ -184,4 +184,6 @@ def _hashed(path: Path, _mtime_ns: int, _size: int) -> str:
 def loaded_files() -> list[Path]:
     """The user's files among the modules loaded in this process."""
     origins = [getattr(module, "__file__", None) for name, module in list(sys.modules.items()) if name != "__main__"]
-    return sorted({Path(origin).resolve() for origin in origins if origin and is_users(Path(origin))})
+    paths = [Path(origin) for origin in origins if origin]
+    # Some libraries invent modules whose file is only a name (torch.ops).
+    return sorted({path.resolve() for path in paths if path.is_absolute() and is_users(path) and path.is_file()})

@@ -1,0 +1,172 @@
+"""``subject=python``: the user's class with ``build``, ``batch`` and ``loss``, trained by the same loop as the built-in subject.
+
+    build(config, seeds) -> torch.nn.Module      config: all configuration keys, nested; seeds.init, seeds.data, seeds.dropout
+    batch(step, seed) -> samples                 the global_batch samples of optimizer step ``step`` = 1, 2, ...; a pure function
+    loss(model, samples) -> (sum, count)         of a micro-batch: loss summed over its terms, number of terms
+    evaluate(model) -> loss | (sum, count) | {name: value}          optional; without it eval_loss stays empty
+    optimizer(model) -> torch.optim.Optimizer    optional; replaces group ``optimizer``, its schedule and its clipping
+    step(model, optimizer, micro_batches) -> (sum, count)           optional; one whole optimizer step in the user's own words
+
+Samples are a list, or tensors whose first dimension counts samples: one, or a tuple or dict of them. Before they reach
+``loss`` they are cut into micro-batches and moved to the run's device, floating-point ones in the dtype of the weights.
+"""
+
+import functools
+import random
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from accum_sweeps.plan.errors import UserError
+from accum_sweeps.plan.parts import PythonHook
+from accum_sweeps.plan.spec import RunSpec
+from accum_sweeps.record.metrics import EVAL_LOSS
+from accum_sweeps.subjects.hook_check import HookError, check_class, load_class
+from accum_sweeps.subjects.identify import require_unchanged
+from accum_sweeps.subjects.samples import are_equal, count, placed, selected
+from accum_sweeps.subjects.sources import code_hash, source_files
+from accum_sweeps.training import seeding
+from accum_sweeps.training.loop import TrainingSession
+from accum_sweeps.training.precision import Precision
+from accum_sweeps.training.step import train_step
+from accum_sweeps.training.task import Rows, Step, StepOutcome, Terms, Training
+
+
+@dataclass(frozen=True, kw_only=True)
+class Seeds:
+    """The three seed streams of a run."""
+
+    init: int
+    data: int
+    dropout: int
+
+
+def session(spec: RunSpec) -> TrainingSession:
+    """The training of the user's class. The module is imported from the current folder or ``sys.path``.
+
+    Raises UserError when the class cannot be used, or its files are not those that the sweep was planned with.
+    """
+    part = spec.setup.subject
+    assert isinstance(part, PythonHook)
+    kind = hook_class(part, Path.cwd())
+    check_class(kind, part.args)
+    task = HookTask(kind(**part.args), spec)
+    return TrainingSession(spec, task, task.step)
+
+
+def hook_class(part: PythonHook, cwd: Path) -> type:
+    """The class of ``part``, imported once per process; UserError when its files changed since planning or since the import."""
+    if not part.code_hash:
+        return load_class(part.target)
+    require_unchanged(part, cwd)
+    kind, imported = _imported(part.target, part.files, cwd)
+    if imported != part.code_hash:
+        raise UserError(f"{part.target} was loaded by this worker before its source files changed; type the command again")
+    return kind
+
+
+@functools.cache
+def _imported(target: str, files: tuple[str, ...], cwd: Path) -> tuple[type, str]:
+    current = code_hash(source_files(PythonHook(name="", target=target, files=files), cwd))
+    return load_class(target), current
+
+
+class HookTask:
+    """A user's object as a ``training.task.Task``."""
+
+    def __init__(self, hook: Any, spec: RunSpec) -> None:
+        self._hook, self._spec, self._rows = hook, spec, spec.setup.global_batch
+        self._dtype = Precision.named(spec.setup.dtype, spec.setup.device).parameters
+        self._is_pure = False
+
+    @property
+    def step(self) -> Step:
+        """The user's own optimizer step, or the product's."""
+        return self._own_step if hasattr(self._hook, "step") else train_step
+
+    def build(self) -> torch.nn.Module:
+        """The user's model; the global generators of torch, numpy and Python start from the ``init`` stream."""
+        spec = self._spec
+        seed = seeding.torch_seed_of("init", spec.seed_init)
+        torch.manual_seed(seed), np.random.seed(seed % 2**32), random.seed(seed)
+        seeds = Seeds(init=spec.seed_init, data=spec.seed_data, dropout=spec.seed_dropout)
+        model = self._hook.build(spec.to_dict(), seeds)
+        if not isinstance(model, torch.nn.Module):
+            raise HookError(f"build returned {type(model).__name__}, not a torch.nn.Module", "Return the model itself.")
+        return model
+
+    def optimizer(self, model: torch.nn.Module) -> torch.optim.Optimizer | None:
+        """The user's own optimizer, if there is one."""
+        if not hasattr(self._hook, "optimizer"):
+            return None
+        own = self._hook.optimizer(model)
+        if not isinstance(own, torch.optim.Optimizer):
+            raise HookError(f"optimizer returned {type(own).__name__}, not a torch.optim.Optimizer", "Return the optimizer itself.")
+        return own
+
+    def batch(self, step: int) -> Any:
+        """The samples of one optimizer step, as many as ``global_batch`` says."""
+        samples = self._hook.batch(step, self._spec.seed_data)
+        found = count(samples)
+        if found != self._rows:
+            hint = f"Return that many, or set global_batch={found}." if found else "Return a list, a tensor, or a tuple or dict of tensors."
+            raise HookError(f"batch({step}, {self._spec.seed_data}) gave {found} samples, but global_batch={self._rows}", hint)
+        if not self._is_pure:
+            self._require_pure(step, samples)
+        return samples
+
+    def _require_pure(self, step: int, samples: Any) -> None:
+        """Ask once more: every k, every rerun and every resumed run must see the same samples."""
+        if not are_equal(samples, self._hook.batch(step, self._spec.seed_data)):
+            hint = "Draw from torch.Generator().manual_seed(...) of step and seed, not from a global generator or an iterator."
+            raise HookError(f"batch({step}, {self._spec.seed_data}) gave other samples when it was called again", hint)
+        self._is_pure = True
+
+    def split(self, samples: Any, parts: Sequence[Rows]) -> list[Any]:
+        """The samples of each part, on the run's device, floating-point tensors in the dtype of the weights."""
+        return [placed(selected(samples, rows), self._spec.setup.device, self._dtype) for rows in parts]
+
+    def loss(self, model: torch.nn.Module, micro_batch: Any) -> tuple[Tensor, Terms]:
+        """The user's loss: (sum, count)."""
+        return _pair(self._hook.loss(model, micro_batch), "loss")
+
+    def evaluate(self, model: torch.nn.Module) -> Mapping[str, float]:
+        """The user's evaluation; nothing without one."""
+        if not hasattr(self._hook, "evaluate"):
+            return {}
+        given = self._hook.evaluate(model)
+        if isinstance(given, Mapping):
+            return {str(key): float(value) for key, value in given.items()}
+        if isinstance(given, tuple):
+            total, terms = _pair(given, "evaluate")
+            return {EVAL_LOSS: float(total) / float(terms)}
+        return {EVAL_LOSS: float(given)}
+
+    def state(self) -> dict[str, Any]:
+        """Nothing: a hook's methods are pure functions."""
+        return {}
+
+    def restore(self, state: dict[str, Any]) -> None:
+        """Nothing to take back."""
+
+    def _own_step(self, training: Training, micro_batches: list[Any]) -> StepOutcome:
+        total, terms = _pair(self._hook.step(training.model, training.optimizer, micro_batches), "step")
+        return StepOutcome(loss=float(total) / float(terms), terms=float(terms))
+
+
+def _pair(given: Any, name: str) -> tuple[Tensor, Terms]:
+    """``given`` if it is (sum, count), both scalars; HookError otherwise."""
+    if isinstance(given, tuple) and len(given) == 2:
+        total, terms = given
+        if isinstance(total, Tensor) and total.ndim == 0 and (not isinstance(terms, Tensor) or terms.ndim == 0):
+            return total, terms
+    shown = f"a tensor of shape {tuple(given.shape)}" if isinstance(given, Tensor) else f"a {type(given).__name__}"
+    raise HookError(
+        f"{name} returned {shown}, not (sum, count) of scalars",
+        "Return the loss summed over its terms and the number of terms: cross_entropy(..., reduction='sum'), targets.numel()",
+    )
