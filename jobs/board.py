@@ -1,0 +1,147 @@
+"""What a command knows of its sweep at the moment: a status for each run, who is at what, and what went wrong."""
+
+import collections
+import time
+from dataclasses import dataclass, field
+from typing import Any
+
+from accum_sweeps.record.events import read_tail
+from accum_sweeps.record.state import RunState
+from accum_sweeps.record.store import RootDir
+from accum_sweeps.record.sweep import Plan
+
+SETTLED = ("finished", "diverged")
+
+
+@dataclass
+class Running:
+    """A run that one of the command's workers is at."""
+
+    run_id: str
+    attempt: int
+    env_id: str
+    since: float
+    worker: str
+    slot: str = ""
+    step: int = 0
+    first_step: int | None = None
+    values: dict[str, float] = field(default_factory=dict)
+
+
+@dataclass
+class Board:
+    """Statuses by run_id, running runs by worker name, notes for people in the order in which they came."""
+
+    root: RootDir
+    plan: Plan
+    status: dict[str, str] = field(default_factory=dict)
+    reasons: dict[str, str] = field(default_factory=dict)
+    running: dict[str, Running] = field(default_factory=dict)
+    slots: dict[str, str] = field(default_factory=dict)
+    waiting: dict[str, str] = field(default_factory=dict)
+    notes: list[str] = field(default_factory=list)
+    began: float = field(default_factory=time.monotonic)
+    steps_done: int = 0
+
+    def counts(self) -> dict[str, int]:
+        """Runs by status."""
+        return dict(collections.Counter(self.status.values()))
+
+    def counts_by_setup(self) -> list[dict[str, int]]:
+        """Runs by status, for each setup of the plan."""
+        found: list[collections.Counter[str]] = [collections.Counter() for _ in self.plan.setups]
+        for run in self.plan.runs:
+            found[run.setup][self.status[run.run_id]] += 1
+        return [dict(counter) for counter in found]
+
+    def settle(self, state: RunState, *, is_done: bool) -> None:
+        """Take over what the run's directory says; ``is_done`` where this command counts it as done."""
+        if is_done:
+            self.status[state.run_id] = state.status if state.status in SETTLED else "finished"
+        else:
+            self.status[state.run_id] = "planned" if state.status in SETTLED else state.status
+        if state.status in ("failed", "lost"):
+            self.reasons[state.run_id] = state.reason
+
+    def apply(self, worker: str, event: dict[str, Any]) -> None:
+        """Take over a line of a worker's journal."""
+        run_id = event.get("run")
+        if run_id is not None and run_id not in self.status:
+            return  # of another revision of the plan
+        handler = getattr(self, f"_on_{event['event']}", None)
+        if handler is not None:
+            handler(worker, event)
+
+    def _on_slot(self, worker: str, event: dict[str, Any]) -> None:
+        self.slots[worker] = event["slot"]
+        self.waiting.pop(worker, None)
+
+    def _on_waiting(self, worker: str, event: dict[str, Any]) -> None:
+        self.waiting[worker] = event["reason"]
+
+    def _on_claimed(self, worker: str, event: dict[str, Any]) -> None:
+        self.waiting.pop(worker, None)
+        self.status[event["run"]] = "running"
+        slot = self.slots.get(worker, "")
+        self.running[worker] = Running(event["run"], event["attempt"], event["env_id"], event["time"] / 1000, worker, slot)
+
+    def _on_ended(self, worker: str, event: dict[str, Any]) -> None:
+        self._leave(worker)
+        self.status[event["run"]] = "planned" if event["status"] == "released" else event["status"]
+        if event["status"] == "failed":
+            self.reasons[event["run"]] = event["error"] or "see its log"
+
+    def _on_reused(self, _worker: str, event: dict[str, Any]) -> None:
+        self.status[event["run"]] = "finished"
+
+    def _on_damaged(self, _worker: str, event: dict[str, Any]) -> None:
+        self.note(event["message"])
+
+    def _on_died(self, worker: str, event: dict[str, Any]) -> None:
+        self.running.pop(worker, None)
+        self.waiting.pop(worker, None)
+        if event["run"] is not None:
+            self.status[event["run"]], self.reasons[event["run"]] = "lost", event["reason"]
+            self.note(f"{self.name_of(event['run'])}: {event['reason']}")
+
+    def _on_left(self, worker: str, _event: dict[str, Any]) -> None:
+        self.running.pop(worker, None)
+        self.waiting.pop(worker, None)
+
+    def _leave(self, worker: str) -> None:
+        running = self.running.pop(worker, None)
+        if running is not None:
+            setup = self.plan.setups[self.plan.by_id[running.run_id].setup]
+            self.steps_done += setup.steps - (running.first_step or 0)
+
+    def note(self, text: str) -> None:
+        """Something that a person should know; each text once."""
+        if text not in self.notes:
+            self.notes.append(text)
+
+    def name_of(self, run_id: str) -> str:
+        """The run in words."""
+        return self.plan.run_name(self.plan.by_id[run_id])
+
+    def refresh_running(self) -> None:
+        """Read the newest step and values of the runs that are running."""
+        for running in self.running.values():
+            path = self.root.run_dir(running.run_id, running.env_id).events_path(running.attempt)
+            try:
+                attempt = read_tail(path, running.attempt, 1 << 12)
+            except OSError:
+                continue
+            running.step = attempt.step
+            if running.first_step is None:
+                running.first_step = attempt.from_step
+            if attempt.points:
+                running.values = attempt.points[-1].values
+
+    def remaining_s(self) -> float | None:
+        """Estimated seconds to the end, from the optimizer steps done by this command so far; None while that says nothing."""
+        steps = [setup.steps for setup in self.plan.setups]
+        left = sum(steps[run.setup] for run in self.plan.runs if self.status[run.run_id] in ("planned", "running", "lost"))
+        here = sum(r.step - (r.first_step or 0) for r in self.running.values())
+        left -= sum(running.step for running in self.running.values())
+        done, elapsed = self.steps_done + here, time.monotonic() - self.began
+        return left * elapsed / done if done > 0 else None

@@ -1,0 +1,63 @@
+"""Typed resources: how many workers, where, and how long a silent one is believed. None of it changes a number in a result."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from accum_sweeps.plan.errors import ConfigError
+from accum_sweeps.plan.setting import read, setting
+
+KINDS = ("local", "inline")
+SLOTS_ALLOWED = "must be auto, a number of at least 1, or a list of GPU ids (device=cuda) or core numbers (device=cpu)"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Resources:
+    """The launcher's settings; made by :func:`read_resources`."""
+
+    kind: str = setting("local = one worker process a slot, started through submitit; inline = in this very process", choices=KINDS)
+    slots: object = setting("auto = every GPU, or every core over the threads of a run; a number; a list of ids", default="auto")
+    heartbeat_s: float = setting("seconds between two signs of life of a claim", default=5.0, at_least=0.05)
+    expiry_s: float = setting("seconds without a sign of life after which a claim may be taken over", default=60.0, above=0)
+    max_attempts: int = setting("attempts of a run, within one command, that may end failed or lost", default=2, at_least=1)
+    checkpoint_every: int = setting("optimizer steps between checkpoints; 0 = only when stopped", default=0, at_least=0)
+    run_limit_min: float | None = setting("minutes an attempt of a run may take; null = no limit", default=None, above=0)
+    runs_per_job: int = setting("runs a worker takes before it makes room for a new one; 0 = no bound", default=0, at_least=0)
+    stop_grace_s: float = setting("seconds a stopped run has to write its checkpoint", default=30.0, above=0)
+
+    @property
+    def run_limit_s(self) -> float | None:
+        """run_limit_min in seconds."""
+        return None if self.run_limit_min is None else 60.0 * self.run_limit_min
+
+
+def read_resources(launcher: Mapping[str, Any]) -> Resources:
+    """The resources of the configuration's ``launcher`` mapping.
+
+    Raises ConfigError with key, value and what is allowed.
+    """
+    resources = read(Resources, {**launcher, "slots": _slots(launcher.get("slots", "auto"))}, "launcher.")
+    if resources.expiry_s < 3 * resources.heartbeat_s:
+        raise ConfigError(
+            "launcher.expiry_s",
+            resources.expiry_s,
+            f"must be at least three times launcher.heartbeat_s={resources.heartbeat_s:g}: one late sign of life is not a death",
+        )
+    return resources
+
+
+def _slots(value: Any) -> str | int | tuple[str, ...]:
+    if value == "auto":
+        return "auto"
+    if isinstance(value, int) and not isinstance(value, bool) and value >= 1:
+        return value
+    if isinstance(value, (list, tuple)) and value and all(_is_id(item) for item in value):
+        ids = tuple(str(item) for item in value)
+        if len(set(ids)) == len(ids):
+            return ids
+        raise ConfigError("launcher.slots", list(value), "names an id twice")
+    raise ConfigError("launcher.slots", list(value) if isinstance(value, tuple) else value, SLOTS_ALLOWED)
+
+
+def _is_id(item: Any) -> bool:
+    return (isinstance(item, int) and not isinstance(item, bool) and item >= 0) or (isinstance(item, str) and bool(item.strip()))

@@ -1,0 +1,229 @@
+"""The warm loop of a worker: get a slot, import torch once, then claim and execute run after run. Knows no scheduler."""
+
+import importlib
+import os
+import sys
+import time
+import traceback
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from accum_sweeps.jobs.choice import Clock, Judgement, Queue, judge
+from accum_sweeps.jobs.claims import Claim, mark_lost, process_facts, take
+from accum_sweeps.jobs.damage import set_aside_if_damaged
+from accum_sweeps.jobs.heartbeat import Heartbeat, Stop
+from accum_sweeps.jobs.journal import Journal
+from accum_sweeps.jobs.order import WorkOrder, groups
+from accum_sweeps.jobs.slots import Slot
+from accum_sweeps.plan.errors import UserError
+from accum_sweeps.record.files import is_disk_full
+from accum_sweeps.record.store import open_root
+from accum_sweeps.record.sweep import PlannedRun, open_sweep
+
+# How a worker ends. "bound": it took as many runs as it may; "fatal": going on makes no sense, for anybody.
+ENDS = ("done", "bound", "stopped", "fatal")
+FIRST_WAIT_S, LONGEST_WAIT_S = 0.1, 1.0
+THREAD_VARIABLES = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "NUMEXPR_NUM_THREADS")
+
+
+@dataclass(frozen=True)
+class WorkEnd:
+    """How a worker ended, and a sentence for people where it did not end well."""
+
+    kind: str
+    message: str = ""
+
+
+def work(order: WorkOrder, stop: Stop, *, parent: int | None = None, watch: Callable[[], None] = lambda: None) -> WorkEnd:
+    """Do what is left of the order's runs, until nothing is, or until ``stop`` gives a reason.
+
+    ``parent`` is the process whose death ends the work; ``watch`` is called now and then, between optimizer steps too.
+    Raises nothing that a run did; exceptions of the worker itself pass.
+    """
+    sweep = open_sweep(open_root(Path(order.root)), order.sweep)
+    journal = Journal(sweep.path / "workers" / f"{order.name}.jsonl")
+    heartbeat = Heartbeat(stop, sweep, order.resources.heartbeat_s, parent)
+    heartbeat.start()
+    try:
+        journal.write("worker", owner=order.owner, job=order.job, log=order.log, **process_facts(os.getpid()))
+        end = _Worker(order, stop, journal, heartbeat, watch).work()
+        if end.kind == "fatal":
+            journal.write("fatal", message=end.message)
+        return end
+    except UserError as error:
+        journal.write("fatal", message=str(error))
+        return WorkEnd("fatal", str(error))
+    except OSError as error:
+        if not is_disk_full(error):
+            raise
+        return WorkEnd("fatal", disk_full(order.root))
+    finally:
+        heartbeat.end()
+        journal.close()
+
+
+def disk_full(root: str) -> str:
+    """What to say where nothing more can be written."""
+    return f"root={root}: no space left to write.\n  Make room there, then type the same command: it goes on where it stopped."
+
+
+class _Worker:
+    def __init__(self, order: WorkOrder, stop: Stop, journal: Journal, heartbeat: Heartbeat, watch: Callable[[], None]) -> None:
+        self.order, self.stop, self.journal, self.heartbeat, self.watch = order, stop, journal, heartbeat, watch
+        self.root = open_root(Path(order.root))
+        self.plan = open_sweep(self.root, order.sweep).read_plan(order.revision)
+        self.slot, self.holds_slot = Slot(order.pool), False
+        self.clock = Clock(self.root)
+        self.watched = 0.0
+
+    def work(self) -> WorkEnd:
+        if not self._acquire():
+            return self._stopped()
+        self._import_engine()
+        queue = Queue.of(groups(self.plan)[self.order.group])
+        self.clock.ask()
+        taken, wait_s = 0, FIRST_WAIT_S
+        while not self.stop.worker:
+            if self.order.runs_left and taken >= self.order.runs_left:
+                return WorkEnd("bound")
+            run = queue.pop()
+            if run is None:
+                if not queue.next_pass():
+                    return WorkEnd("done")
+                self._wait(wait_s, len(queue.todo))
+                wait_s = min(2 * wait_s, LONGEST_WAIT_S)
+            elif self._try(run, queue):
+                taken, wait_s = taken + 1, FIRST_WAIT_S
+        return self._stopped()
+
+    def _stopped(self) -> WorkEnd:
+        return WorkEnd("stopped", self.stop.worker or "")
+
+    def _acquire(self) -> bool:
+        """Hold the slot; False if the worker is to stop before one is free."""
+        said = False
+        while not self.slot.try_acquire():
+            if not said:
+                self.journal.write("waiting", reason=f"no free {self.order.pool.kind}: other commands of yours use them")
+                said = True
+            if self.stop.worker:
+                return False
+            self._pause(0.2)
+        self.holds_slot = True
+        self.journal.write("slot", slot=self.slot.label)
+        return True
+
+    def _import_engine(self) -> None:
+        self.slot.pin()
+        os.environ.update(dict.fromkeys(THREAD_VARIABLES, str(self.order.group.threads)))
+        if self.order.group.deterministic and self.order.group.device == "cuda":
+            os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # cuBLAS is not reproducible without it
+        sys.path += [entry for entry in self.order.sys_path if entry not in sys.path]
+        self.engine = importlib.import_module(self.order.engine)
+        self.env_id, self.environment = self.engine.start(self.order.group)
+        self.journal.write("environment", env_id=self.env_id)
+
+    def _wait(self, seconds: float, runs: int) -> None:
+        """Others have what is left: leave them the slot and look again later, as a run of theirs may be lost."""
+        if self.holds_slot:
+            self.slot.release()
+            self.holds_slot = False
+            self.journal.write("waiting", reason=f"{runs} runs left, all taken by other workers")
+        self._pause(seconds)
+        self.clock.ask()
+
+    def _pause(self, seconds: float) -> None:
+        until = time.monotonic() + seconds
+        while (left := until - time.monotonic()) > 0 and not self.stop.worker:
+            self._watch()
+            time.sleep(min(left, 0.1))
+
+    def _watch(self) -> None:
+        if time.monotonic() - self.watched > 0.1:
+            self.watched = time.monotonic()
+            self.watch()
+
+    def _try(self, run: PlannedRun, queue: Queue) -> bool:
+        """Look at a run and execute it if nobody else does; True if it was taken."""
+        judgement = self._judge(run)
+        if judgement.verdict == "reused":
+            self.journal.write("reused", run=run.run_id, env_id=judgement.env_id)
+        if judgement.verdict in ("done", "reused", "exhausted"):
+            return False
+        if judgement.verdict == "busy":
+            queue.later.append(run)
+            return False
+        if not self.holds_slot and not self._acquire():
+            return False
+        claim = take(self.root, run.run_id, judgement.state.attempt, self._claim_content())
+        if claim is None or self._ended_meanwhile(claim, judgement):
+            queue.later.append(run)
+            return False
+        if self._run(run, claim) not in ("finished", "diverged"):
+            queue.later.append(run)
+        return True
+
+    def _judge(self, run: PlannedRun) -> Judgement:
+        order = self.order
+        return judge(
+            self.root,
+            run.run_id,
+            env_id=self.env_id,
+            reuse=order.reuse,
+            dispatch=order.dispatch,
+            max_attempts=order.resources.max_attempts,
+            now=self.clock.now,
+        )
+
+    def _claim_content(self) -> dict[str, Any]:
+        order = self.order
+        return {
+            "owner": order.owner,
+            "env_id": self.env_id,
+            "dispatch": order.dispatch,
+            "job": order.job,
+            "expiry_s": order.resources.expiry_s,
+            "sweep": order.sweep,
+            "log": order.log,
+        }
+
+    def _ended_meanwhile(self, claim: Claim, judgement: Judgement) -> bool:
+        """Whether the former owner, only slow, finished between the judgement and the claim; the claim is withdrawn then."""
+        if judgement.state.status != "lost":
+            return False
+        former = self.root.run_dir(claim.run_id, judgement.state.env_id)
+        if not former.events_path(judgement.state.attempt).exists() or not former.history().is_finished:
+            return False
+        claim.withdraw()
+        return True
+
+    def _run(self, run: PlannedRun, claim: Claim) -> str:
+        self.heartbeat.hold(claim)
+        self.journal.write("claimed", run=run.run_id, attempt=claim.attempt, env_id=self.env_id)
+        try:
+            status, error = self._execute(run, claim), ""
+        except Exception as exception:
+            if is_disk_full(exception):
+                raise
+            traceback.print_exc()
+            status, error = "failed", f"{type(exception).__name__}: {exception}"
+            mark_lost(self.root, run.run_id, claim.attempt, error)
+        finally:
+            self.heartbeat.hold(None)
+        self.journal.write("ended", run=run.run_id, attempt=claim.attempt, status=status, error=error)
+        self._watch()
+        return status
+
+    def _execute(self, run: PlannedRun, claim: Claim) -> str:
+        resources = self.order.resources
+        run_dir = self.root.run_dir(run.run_id, self.env_id)
+        if damage := set_aside_if_damaged(run_dir, events_too=True):
+            self.journal.write("damaged", run=run.run_id, message=damage)
+        limits = self.engine.limits(
+            resources.run_limit_s, stop=self.stop, checkpoint_every=resources.checkpoint_every, on_step=lambda record: self._watch()
+        )
+        facts = {"host": os.uname().nodename, "pid": os.getpid(), "slot": self.slot.label, "sweep": self.order.sweep}
+        facts |= {key: self.plan.header[key] for key in ("command", "git_commit") if key in self.plan.header}
+        return str(self.engine.execute(self.plan.spec(run), run_dir, claim.attempt, self.environment, limits, **facts))
