@@ -1,0 +1,42 @@
+"""What is declared, what is pinned and what is installed agree."""
+
+import importlib.metadata
+import tomllib
+
+import pytest
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
+from packaging.version import Version
+
+from tests.house.checkout import ROOT
+
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+DECLARED = [Requirement(text) for text in [*PROJECT["dependencies"], *PROJECT["optional-dependencies"]["dev"]]]
+
+
+def pin_lines() -> list[str]:
+    lines = (line.strip() for line in (ROOT / "constraints.txt").read_text().splitlines())
+    return [line for line in lines if line and not line.startswith("#")]
+
+
+PINS = {canonicalize_name(name): Version(version) for name, version in (line.split("==") for line in pin_lines())}
+
+
+def test_torch_is_pinned_first() -> None:
+    assert pin_lines()[0] == "torch==2.13.0"
+
+
+def test_every_pin_is_a_name_and_one_public_version() -> None:
+    assert len(PINS) == len(pin_lines())
+    assert [name for name, version in PINS.items() if version.local is not None] == []
+
+
+@pytest.mark.parametrize("requirement", DECLARED, ids=lambda r: r.name)
+def test_the_pinned_version_is_within_the_declared_range_and_installed(requirement: Requirement) -> None:
+    pinned = PINS[canonicalize_name(requirement.name)]
+    assert pinned in requirement.specifier
+    assert Version(importlib.metadata.version(requirement.name)).public == pinned.public
+
+
+def test_the_command_is_declared() -> None:
+    assert PROJECT["scripts"] == {"accum-sweeps": "accum_sweeps.__main__:main"}
