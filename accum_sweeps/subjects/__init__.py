@@ -20,16 +20,16 @@ def session(spec: RunSpec, folder: Path, attempt: int) -> Session:
     # Imported here: each subject brings its own dependencies, and a worker needs one of them.
     match spec.setup.subject.kind:
         case "lm":
-            from accum_sweeps.subjects import lm
+            from accum_sweeps.subjects.lm import session as language_model
 
-            return lm.session(spec)
+            return language_model(spec)
         case "python":
-            from accum_sweeps.subjects import python_hook
+            from accum_sweeps.subjects.python_hook import session as python_hook
 
-            return python_hook.session(spec)
+            return python_hook(spec)
         case "command":
-            from accum_sweeps.subjects import command
+            from accum_sweeps.subjects.command import session as command
 
-            return command.session(spec, folder, attempt)
+            return command(spec, folder, attempt)
         case kind:
             raise AssertionError(f"a subject of kind {kind!r} passed validation")

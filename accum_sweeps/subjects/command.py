@@ -17,7 +17,7 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -65,7 +65,7 @@ class CommandSession:
         """The last optimizer step that the program reported."""
         return self._position
 
-    def steps(self) -> Iterator[StepRecord]:
+    def steps(self) -> Generator[StepRecord]:
         """A record for each step that the program reports, and signs of life in between.
 
         Closing the iterator ends the program with all its descendants; so does the death of this process. Raises

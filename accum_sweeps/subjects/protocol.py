@@ -1,6 +1,6 @@
 """What the service needs of a training, whoever wrote it: a session that is driven step by step."""
 
-from collections.abc import Iterator
+from collections.abc import Generator
 from pathlib import Path
 from typing import Protocol
 
@@ -19,7 +19,7 @@ class Session(Protocol):
         """Optimizer steps done so far; 0 before the first one."""
         ...
 
-    def steps(self) -> Iterator[StepRecord]:
+    def steps(self) -> Generator[StepRecord]:
         """One record for each optimizer step after ``position``, up to ``spec.setup.steps``.
 
         A record is yielded when its step is complete, so that between two records the session can be saved. The last

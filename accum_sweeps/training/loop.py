@@ -4,7 +4,7 @@ It knows no subject, no scheduler and no logging; it yields one record for each 
 """
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Generator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -55,7 +55,7 @@ class TrainingSession:
         """Optimizer steps done so far."""
         return self.training.position
 
-    def steps(self) -> Iterator[StepRecord]:
+    def steps(self) -> Generator[StepRecord]:
         """One record for each optimizer step after ``position``; the last one of the run, or a diverged one, ends it."""
         while self.position < self._spec.setup.steps and not self._is_diverged:
             yield self._next()

@@ -12,7 +12,7 @@ TRAIN, HELD_OUT = WINDOWS[:-4096], WINDOWS[-4096:]
 
 
 class Setup:
-    def __init__(self, width: int = 64):
+    def __init__(self, width=64):
         self.width = width
 
     def build(self, config, seeds):

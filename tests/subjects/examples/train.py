@@ -2,7 +2,6 @@
 
 import inspect
 import json
-import os
 import sys
 import typing
 from pathlib import Path
@@ -18,7 +17,7 @@ train, held_out = rows[:-2048], rows[-2048::16]
 
 
 class Reader(nn.Module):
-    def __init__(self, width: int):
+    def __init__(self, width):
         super().__init__()
         self.embedding, self.cell, self.head = nn.Embedding(256, 16), nn.GRU(16, width, batch_first=True), nn.Linear(width, 256)
 
@@ -33,7 +32,8 @@ optimizer = torch.optim.AdamW(model.parameters(), lr=spec["optimizer"]["lr"])
 done = 0
 if checkpoint.exists():
     state = torch.load(checkpoint)
-    model.load_state_dict(state["model"]), optimizer.load_state_dict(state["optimizer"])
+    model.load_state_dict(state["model"])
+    optimizer.load_state_dict(state["optimizer"])
     done = state["step"]
 
 with Path(spec["metrics_path"]).open("a") as metrics:
@@ -53,8 +53,9 @@ with Path(spec["metrics_path"]).open("a") as metrics:
         optimizer.step()
         log(step, "train_loss", total)
         if step % 10 == 0 and step < spec["steps"]:
-            torch.save({"step": step, "model": model.state_dict(), "optimizer": optimizer.state_dict()}, f"{checkpoint}.part")
-            os.replace(f"{checkpoint}.part", checkpoint)
+            beside = checkpoint.with_suffix(".part")
+            torch.save({"step": step, "model": model.state_dict(), "optimizer": optimizer.state_dict()}, beside)
+            beside.replace(checkpoint)
             log(step, "checkpoint", 1)
 
     with torch.no_grad():
