@@ -1,0 +1,145 @@
+"""The edge to Hydra: group options and overrides in, plain nested values out, every failure a clear message."""
+
+import functools
+import importlib.resources
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import yaml  # type: ignore[import-untyped]
+from hydra import compose, initialize_config_module
+from hydra.errors import HydraException
+from omegaconf import OmegaConf
+from omegaconf.errors import OmegaConfBaseException
+
+from accum_sweeps.plan.errors import ConfigError, UserError, one_of
+from accum_sweeps.plan.overrides import CommandLine
+from accum_sweeps.plan.parts import KINDS
+
+MODULE = "accum_sweeps.conf"
+# Groups with a default in config.yaml; any other one (grid, a user's own) has to be appended with +.
+DEFAULT_GROUPS = ("model", "optimizer", "dtype", "data", "launcher", "tracking", "subject")
+
+HINTS = {  # words of OmegaConf -> what to do
+    "Cannot merge DictConfig with ListConfig": "A list cannot replace an inherited range: write {range: null, values: [...]}",
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Composed:
+    """Plain nested values, and the option chosen for each config group."""
+
+    values: Mapping[str, Any]
+    choices: Mapping[str, str]
+
+
+def shipped_folder() -> Path:
+    """Where the configuration files of the package are."""
+    return Path(str(importlib.resources.files(MODULE)))
+
+
+def find_groups(config_dirs: Sequence[Path] = ()) -> dict[str, tuple[str, ...]]:
+    """The config groups with their options: those of the package, and those of the user's own folders.
+
+    Raises UserError for a folder that is not there, and for an option that stands in two places (Hydra would silently
+    take the package's).
+    """
+    places: dict[str, dict[str, Path]] = {}
+    for folder in (shipped_folder(), *config_dirs):
+        if not folder.is_dir():
+            raise UserError(f"--config-dir {folder}: there is no such folder.")
+        for file in sorted(folder.glob("*/*.yaml")):
+            options = places.setdefault(file.parent.name, {})
+            if file.stem in options:
+                raise UserError(f"{file}: the name {file.stem} is taken by {options[file.stem]}.\n  Give your file another name.")
+            options[file.stem] = file
+    return {group: tuple(options) for group, options in places.items()}
+
+
+class Composer:
+    """Composes the configurations of one command line, each choice of group options once."""
+
+    def __init__(self, command: CommandLine, config_dirs: Sequence[Path] = ()) -> None:
+        self._command = command
+        folders = ",".join("'{}'".format(f"file://{folder.absolute()}".replace("'", "\\'")) for folder in config_dirs)
+        self._search = [f"hydra.searchpath=[{folders}]"] if folders else []
+        self._cache: dict[tuple[tuple[str, str], ...], Composed] = {}
+
+    @functools.cached_property
+    def base(self) -> Composed:
+        """The configuration without any axis."""
+        return self._composed({})
+
+    def __call__(self, choices: Mapping[str, str]) -> Mapping[str, Any]:
+        """The plain values with ``choices`` for some groups. Raises UserError."""
+        if all(self.base.choices.get(group) == option for group, option in choices.items()):
+            return self.base.values
+        return self._composed(choices).values
+
+    def _composed(self, choices: Mapping[str, str]) -> Composed:
+        key = tuple(sorted(choices.items()))
+        if key not in self._cache:
+            chosen = {**self._command.choices, **choices}
+            try:
+                self._cache[key] = self._compose(chosen, self._command.lines)
+            except UserError:
+                self._explain(chosen)
+                raise
+        return self._cache[key]
+
+    def _compose(self, choices: Mapping[str, str], lines: Sequence[str]) -> Composed:
+        options = [f"{'' if group in DEFAULT_GROUPS else '+'}{group}={option}" for group, option in choices.items()]
+        try:
+            with initialize_config_module(MODULE, job_name="accum_sweeps", version_base="1.3"):
+                config = compose("config", [*self._search, *options, *lines], return_hydra_config=True)
+            chosen = {str(group): str(option) for group, option in config.hydra.runtime.choices.items()}
+            OmegaConf.set_struct(config, False)
+            del config["hydra"]
+            values: Any = OmegaConf.to_container(config, resolve=True)
+        except (HydraException, OmegaConfBaseException, yaml.YAMLError, ValueError, OSError) as error:
+            raise UserError(_message(error)) from None
+        return Composed(values=_named(_without_missing(values), chosen), choices=chosen)
+
+    def _explain(self, choices: Mapping[str, str]) -> None:
+        """ConfigError for an override whose key does not exist with ``choices``: Hydra names neither choice nor match."""
+        try:
+            plain = self._compose(choices, ())
+        except UserError:
+            return  # the overrides are not to blame
+        for key, value in self._command.values.items():
+            node: Any = plain.values
+            parts = key.split(".")
+            for depth, part in enumerate(parts):
+                if not isinstance(node, Mapping) or part not in node:
+                    place = f" for {parts[0]}={plain.choices[parts[0]]}" if depth and parts[0] in plain.choices else ""
+                    allowed = one_of(part, [str(k) for k in node if k != "name"]) if isinstance(node, Mapping) else ""
+                    raise ConfigError(key, value, f"there is no such key{place}; {allowed}")
+                node = node[part]
+
+
+def _message(error: BaseException) -> str:
+    """The reason in one or a few lines, with the place where the error knows it."""
+    if isinstance(error, yaml.MarkedYAMLError) and error.problem_mark is not None:
+        mark = error.problem_mark
+        return f"{mark.name}, line {mark.line + 1}: {error.problem}"
+    if not str(error).strip() and error.__cause__ is not None:
+        return _message(error.__cause__)
+    lines = [line.strip() for line in str(error).splitlines() if line.strip() and not line.strip().startswith("object_type=")]
+    hints = [hint for words, hint in HINTS.items() if words in str(error)]
+    return "\n  ".join([line for line in lines if "hydra.cc" not in line and line != "full_key:"] + hints)
+
+
+def _without_missing(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Without the keys that still hold ``???``, so that each is asked for by name when it is needed."""
+    return {
+        key: _without_missing(value) if isinstance(value, Mapping) else value
+        for key, value in values.items()
+        if not (isinstance(value, str) and value == "???")
+    }
+
+
+def _named(values: dict[str, Any], choices: Mapping[str, str]) -> dict[str, Any]:
+    """Each part of a specification with the chosen option as its ``name``."""
+    named = {group: {"name": choices.get(group, group), **values[group]} for group in KINDS if isinstance(values.get(group), Mapping)}
+    return {**values, **named}

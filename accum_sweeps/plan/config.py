@@ -1,0 +1,157 @@
+"""A command line -> Config: the one place where Hydra's values become the product's own, typed and checked."""
+
+import os
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NoReturn
+
+from omegaconf import OmegaConf
+
+from accum_sweeps.plan import tracking
+from accum_sweeps.plan.compose import Composer, find_groups
+from accum_sweeps.plan.definition import GRID_KEYS, Edits, make_grid
+from accum_sweeps.plan.errors import ConfigError, one_of
+from accum_sweeps.plan.grid import Grid
+from accum_sweeps.plan.overrides import CommandLine, parse, translate_multirun
+from accum_sweeps.plan.spec import RUN_KEYS, SETUP_KEYS
+
+ACTIONS = ("run", "plan", "status", "report", "sync", "cancel", "list", "prune")
+REUSE = ("strict", "warn", "any")
+SERVICE_KEYS = ("action", "root", "sweep", "reuse", "analysis", "launcher", "tracking")
+NO_AXES = ("launcher", "tracking", "grid")  # groups that decide no number
+
+
+@dataclass(frozen=True, kw_only=True)
+class Config:
+    """One command, checked. ``launcher`` holds plain values that the launcher itself checks.
+
+    ``root`` is absolute. ``reference`` is the reference arm's accumulation factor, None for the smallest. ``tracking``
+    is {kind, uri, experiment} with an absolute URI (None for kind none). ``base`` is the specification before any axis,
+    as plain nested values; keys that are still to be given are left out. ``notices`` are to be printed.
+    """
+
+    action: str
+    root: Path
+    sweep: str
+    reuse: str
+    reference: int | None
+    launcher: Mapping[str, Any]
+    tracking: Mapping[str, Any]
+    base: Mapping[str, Any]
+    grid: Grid
+    grid_name: str | None
+    overrides: tuple[str, ...]
+    notices: tuple[str, ...]
+
+    def to_dict(self) -> dict[str, Any]:
+        """The configuration as plain values under the keys of the command line, the command line's axes included."""
+        service = {"action": self.action, "root": str(self.root), "sweep": self.sweep, "reuse": self.reuse}
+        places = {"analysis": {"reference": self.reference}, "launcher": dict(self.launcher), "tracking": dict(self.tracking)}
+        grid = self.grid.definition
+        axes = {} if "grids" in grid else {"axes": self.grid.axes}
+        return {**service, **places, **self.base, **grid, **axes}
+
+    def to_yaml(self) -> str:
+        """:meth:`to_dict` as YAML."""
+        return OmegaConf.to_yaml(OmegaConf.create(self.to_dict()))
+
+
+def read_config(overrides: Sequence[str], config_dirs: Sequence[Path] = ()) -> Config:
+    """The Config of the command line's ``overrides``, with grids and presets of ``config_dirs`` besides the package's.
+
+    Raises UserError or ConfigError. Values of single runs are checked by ``grid.expand()``.
+    """
+    groups = find_groups(config_dirs)
+    command = parse(overrides, groups)
+    composer = Composer(command, config_dirs)
+    values, grid_name = composer.base.values, composer.base.choices.get("grid")
+    _check_keys(values)
+    root = _root(values["root"])
+    run_groups = {name: options for name, options in groups.items() if name not in NO_AXES}
+    grid = _grid(values, composer, run_groups, command)
+    return Config(
+        action=_choice("action", values["action"], ACTIONS),
+        root=root,
+        sweep=_sweep(values["sweep"], grid_name),
+        reuse=_choice("reuse", values["reuse"], REUSE),
+        reference=_reference(values["analysis"], grid),
+        launcher=_mapping("launcher", values["launcher"]),
+        tracking=tracking.resolve(_mapping("tracking", values["tracking"]), root),
+        base=_specification(values),
+        grid=grid,
+        grid_name=grid_name,
+        overrides=tuple(overrides),
+        notices=grid.notices,
+    )
+
+
+def refuse_multirun(overrides: Sequence[str], config_dirs: Sequence[Path] = ()) -> NoReturn:
+    """UserError with what to write instead of Hydra's ``--multirun``."""
+    raise translate_multirun(overrides, find_groups(config_dirs))
+
+
+def _grid(values: Mapping[str, Any], composer: Composer, groups: Mapping[str, Sequence[str]], command: CommandLine) -> Grid:
+    definition = {key: values.get(key) for key in GRID_KEYS}
+    fixed = {**command.values, **command.choices}
+    edits = Edits(axes=command.axes, removed=command.removed, fixed=fixed)
+    if command.removes_all:
+        definition = {}
+    return make_grid(definition, lambda choices: _specification(composer(choices)), groups, edits)
+
+
+def _specification(values: Mapping[str, Any]) -> dict[str, Any]:
+    """The part of the configuration that a run is made of."""
+    return {key: value for key, value in values.items() if key not in SERVICE_KEYS and key not in GRID_KEYS}
+
+
+def _check_keys(values: Mapping[str, Any]) -> None:
+    known = (*SERVICE_KEYS, *GRID_KEYS, *SETUP_KEYS, *RUN_KEYS)
+    for key in values:
+        if key not in known:
+            raise ConfigError(key, values[key], f"there is no such key; {one_of(key, known)}")
+    for key in SERVICE_KEYS:
+        if key not in values:
+            raise ConfigError(key, None, "is required and must not be deleted")
+
+
+def _choice(key: str, value: Any, names: Sequence[str]) -> str:
+    if value not in names:
+        raise ConfigError(key, value, one_of(value, names))
+    return str(value)
+
+
+def _mapping(key: str, value: Any) -> dict[str, Any]:
+    if not isinstance(value, Mapping):
+        raise ConfigError(key, value, "must be a mapping: choose one of its presets")
+    return dict(value)
+
+
+def _root(value: Any) -> Path:
+    if not isinstance(value, (str, int)) or not str(value).strip():
+        raise ConfigError("root", value, "must be the folder of all runs", "Give root=FOLDER or set $ACCUM_SWEEPS_ROOT.")
+    return Path(os.path.abspath(Path(str(value)).expanduser()))  # noqa: PTH100 (removes .. without following links)
+
+
+def _sweep(value: Any, grid_name: str | None) -> str:
+    name = str(value) if value is not None else grid_name or "default"
+    if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}", name):
+        raise ConfigError("sweep", value, "must be a folder name: letters, digits, . _ - (at most 100, the first a letter or digit)")
+    return name
+
+
+def _reference(values: Any, grid: Grid) -> int | None:
+    analysis = _mapping("analysis", values)
+    for key in analysis:
+        if key != "reference":
+            raise ConfigError(f"analysis.{key}", analysis[key], f"there is no such key; {one_of(key, ['reference'])}")
+    reference = analysis.get("reference")
+    if reference is None:
+        return None
+    if isinstance(reference, bool) or not isinstance(reference, int) or reference < 1:
+        raise ConfigError("analysis.reference", reference, "must be an accumulation factor of the grid, or null for its smallest")
+    arms = grid.axes.get("accum")
+    if arms and reference not in arms:
+        raise ConfigError("analysis.reference", reference, f"must be one of the accumulation factors of the grid: {arms}")
+    return reference
