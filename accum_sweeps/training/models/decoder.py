@@ -75,9 +75,27 @@ class Attention(nn.Module):
         query, key = self.query_norm(query), self.key_norm(key)
         if rotation is not None:
             query, key = rotate(query, *rotation), rotate(key, *rotation)
-        mixed = F.scaled_dot_product_attention(query, key, value, is_causal=True)
+        mixed = attend(query, key, value)
         result: Tensor = self.output(mixed.transpose(1, 2).flatten(2))
         return result
+
+
+def attend(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+    """Causal softmax attention: three times (R, H, T, C) -> (R, H, T, C)."""
+    if query.is_cuda:
+        return F.scaled_dot_product_attention(query, key, value, is_causal=True)
+    # On CPUs the fused kernel takes four times as long as this in bfloat16.
+    scale = query.shape[-1] ** -0.5
+    scores = torch.baddbmm(
+        causal_bias(query.shape[-2], query.dtype), query.flatten(0, 1), key.flatten(0, 1).transpose(1, 2), alpha=scale
+    )
+    return (scores.softmax(dim=-1) @ value.flatten(0, 1)).unflatten(0, query.shape[:2])
+
+
+@functools.lru_cache(maxsize=16)
+def causal_bias(length: int, dtype: torch.dtype) -> Tensor:
+    """(T, T): 0 where the column's position may be seen from the row's, else minus infinity."""
+    return torch.full((length, length), -torch.inf, dtype=dtype).triu(1)
 
 
 class SwiGLU(nn.Module):
