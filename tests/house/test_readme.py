@@ -45,10 +45,11 @@ def test_every_make_target_named_is_there() -> None:
     assert {"sweep", "test", "bench"} <= named <= targets
 
 
-def test_every_action_and_every_shipped_grid_has_a_row() -> None:
-    rows = set(re.findall(r"^\| `(\w+)` \|", README, re.MULTILINE))
-    assert set(ACTIONS) <= rows
-    assert {path.stem for path in (ROOT / "conf/grid").glob("*.yaml")} <= rows
+def test_every_action_has_a_row_and_every_shipped_grid_its_number_of_runs() -> None:
+    assert set(ACTIONS) <= set(re.findall(r"^\| `(\w+)` \|", README, re.MULTILINE))
+    counts = {name: int(count) for name, count in re.findall(r"^\| `(\w+)` \|.*\| (\d+) \|$", README, re.MULTILINE)}
+    grids = [path.stem for path in (ROOT / "conf/grid").glob("*.yaml")]
+    assert counts == {name: sum(1 for _ in read_config([f"+grid={name}"]).grid.expand()) for name in grids}
 
 
 def test_the_names_used_in_a_notebook_exist() -> None:
