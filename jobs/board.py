@@ -86,10 +86,12 @@ class Board:
         self.running[worker] = Running(event["run"], event["attempt"], event["env_id"], event["time"] / 1000, worker, slot)
 
     def _on_ended(self, worker: str, event: dict[str, Any]) -> None:
-        self._leave(worker)
+        env_id = self._leave(worker)
         self.status[event["run"]] = "planned" if event["status"] == "released" else event["status"]
         if event["status"] == "failed":
-            self.reasons[event["run"]] = event["error"] or "see its log"
+            self.reasons[event["run"]] = event["error"]
+            log = self.root.run_dir(event["run"], env_id).log_path(event["attempt"])
+            self.note(f"{self.name_of(event['run'])}: failed: {event['error']}\n  log: {log}")
 
     def _on_reused(self, _worker: str, event: dict[str, Any]) -> None:
         self.status[event["run"]] = "finished"
@@ -108,11 +110,14 @@ class Board:
         self.running.pop(worker, None)
         self.waiting.pop(worker, None)
 
-    def _leave(self, worker: str) -> None:
+    def _leave(self, worker: str) -> str:
+        """The worker's run is over; returns the environment it ran in."""
         running = self.running.pop(worker, None)
-        if running is not None:
-            setup = self.plan.setups[self.plan.by_id[running.run_id].setup]
-            self.steps_done += setup.steps - (running.first_step or 0)
+        if running is None:
+            return ""
+        setup = self.plan.setups[self.plan.by_id[running.run_id].setup]
+        self.steps_done += setup.steps - (running.first_step or 0)
+        return running.env_id
 
     def note(self, text: str) -> None:
         """Something that a person should know; each text once."""

@@ -259,6 +259,7 @@ class _Inline(_Dispatcher):
         for event in reader.read():
             self.board.apply(name, event)
             self.scan.apply(group, event)
+        self.board.refresh_running()
         self._show()
 
     def on_repeated_signal(self) -> None:

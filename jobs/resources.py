@@ -15,7 +15,7 @@ SLOTS_ALLOWED = "must be auto, a number of at least 1, or a list of GPU ids (dev
 class Resources:
     """The launcher's settings; made by :func:`read_resources`."""
 
-    kind: str = setting("local = one worker process a slot, started through submitit; inline = in this very process", choices=KINDS)
+    kind: str = setting("local = a worker process a slot, through submitit; inline = in this process", choices=KINDS, default="local")
     slots: object = setting("auto = every GPU, or every core over the threads of a run; a number; a list of ids", default="auto")
     heartbeat_s: float = setting("seconds between two signs of life of a claim", default=5.0, at_least=0.05)
     expiry_s: float = setting("seconds without a sign of life after which a claim may be taken over", default=60.0, above=0)

@@ -18,6 +18,7 @@ from accum_sweeps.jobs.journal import Journal
 from accum_sweeps.jobs.order import WorkOrder, groups
 from accum_sweeps.jobs.slots import Slot
 from accum_sweeps.plan.errors import UserError
+from accum_sweeps.record.events import read_tail
 from accum_sweeps.record.files import is_disk_full
 from accum_sweeps.record.store import open_root
 from accum_sweeps.record.sweep import PlannedRun, open_sweep
@@ -203,7 +204,7 @@ class _Worker:
         self.heartbeat.hold(claim)
         self.journal.write("claimed", run=run.run_id, attempt=claim.attempt, env_id=self.env_id)
         try:
-            status, error = self._execute(run, claim), ""
+            status, error = self._execute(run, claim)
         except Exception as exception:
             if is_disk_full(exception):
                 raise
@@ -216,7 +217,8 @@ class _Worker:
         self._watch()
         return status
 
-    def _execute(self, run: PlannedRun, claim: Claim) -> str:
+    def _execute(self, run: PlannedRun, claim: Claim) -> tuple[str, str]:
+        """The outcome, and the error where that is "failed"."""
         resources = self.order.resources
         run_dir = self.root.run_dir(run.run_id, self.env_id)
         if damage := set_aside_if_damaged(run_dir, events_too=True):
@@ -226,4 +228,5 @@ class _Worker:
         )
         facts = {"host": os.uname().nodename, "pid": os.getpid(), "slot": self.slot.label, "sweep": self.order.sweep}
         facts |= {key: self.plan.header[key] for key in ("command", "git_commit") if key in self.plan.header}
-        return str(self.engine.execute(self.plan.spec(run), run_dir, claim.attempt, self.environment, limits, **facts))
+        outcome = str(self.engine.execute(self.plan.spec(run), run_dir, claim.attempt, self.environment, limits, **facts))
+        return outcome, read_tail(run_dir.events_path(claim.attempt), claim.attempt).message if outcome == "failed" else ""
