@@ -12,6 +12,7 @@ from typing import Any
 from accum_sweeps.plan.errors import ConfigError, one_of
 
 Rule = Mapping[str, Sequence[Any]]  # axis -> values; holds in a cell if every axis has one of its values
+_SCALARS = (int, str, float, bool, type(None))
 FORMS = "must be a list of values, {range: n}, {range: [start, stop, step]} or {values: [...], when: {axis: value}}"
 
 
@@ -87,9 +88,9 @@ def matches(rule: Rule, cell: Mapping[str, Any]) -> bool:
 
 def mark(value: Any) -> tuple[bool, Any]:
     """Something hashable, equal for equal settings: 1 and 1.0 are equal, true and 1 are not."""
-    if isinstance(value, (list, tuple, Mapping)):
-        return False, json.dumps(value, sort_keys=True, default=str)
-    return isinstance(value, bool), value
+    if type(value) in _SCALARS:
+        return value is True or value is False, value
+    return False, json.dumps(value, sort_keys=True, default=str)
 
 
 def contains(values: Iterable[Any], value: Any) -> bool:

@@ -32,18 +32,22 @@ class RunMaker:
 
     def __call__(self, cell: Mapping[str, Any]) -> RunSpec:
         """The validated run of ``cell``. Raises ConfigError."""
-        varied = {name: value for name, value in cell.items() if value is not NOT_VARIED}
-        of_setup = {name: value for name, value in varied.items() if name not in RUN_KEYS}
-        key = tuple((name, mark(value)) for name, value in of_setup.items())
+        of_setup: dict[str, Any] = {}
+        of_run: dict[str, Any] = {}
+        for name, value in cell.items():
+            if value is not NOT_VARIED:
+                (of_run if name in RUN_KEYS else of_setup)[name] = value
+        key = tuple([(name, mark(value)) for name, value in of_setup.items()])
         if key not in self._setups:
             self._setups[key] = self._make(of_setup)
         setup, base = self._setups[key]
-        values = {name: varied.get(name, value) for name, value in base.items()}
+        values = {**base, **of_run}
         for stream in SEED_STREAMS:
             if values[stream] is None:
                 values[stream] = values["seed"]
         # A value is valid on its own; only whether accum divides the batch depends on the setup.
-        marks = [(id(setup) if name == "accum" else name, type(value), mark(value)) for name, value in values.items()]
+        marks = [(id(setup) if name == "accum" else name, type(value), mark(value)) for name, value in of_run.items()]
+        marks.append((id(setup), type(values["accum"]), mark(values["accum"])))
         if self._valid.issuperset(marks):
             return RunSpec(setup=setup, **values)
         run = make_run(setup, values)
@@ -53,6 +57,7 @@ class RunMaker:
     def _make(self, of_setup: Mapping[str, Any]) -> tuple[Setup, dict[str, Any]]:
         choices = {name: value for name, value in of_setup.items() if name in self._groups}
         values = dict(self._compose(choices))
+        _check_parts(values)
         for name, value in of_setup.items():
             if name not in choices:
                 _set(values, name, value, choices)
@@ -80,6 +85,22 @@ def _set(values: dict[str, Any], name: str, value: Any, choices: Mapping[str, st
         node[part] = dict(child)
         node = node[part]
     node[parts[-1]] = value
+
+
+def suggestion(name: str) -> str:
+    """For a key that does not exist: where inside the parts of a specification there is one of that name."""
+    found = {f"{group}.{name}" for group, kinds in KINDS.items() for kind in kinds.values() if name in names(kind)}
+    return f"Did you mean {' or '.join(sorted(found))}?" if found else ""
+
+
+def _check_parts(values: Mapping[str, Any]) -> None:
+    for group, kinds in KINDS.items():
+        part = values.get(group, {})
+        kind = kinds.get(str(part.get("kind")))
+        for key in part if kind else ():
+            if kind and key not in names(kind) and key != "kind":
+                label = f"{group}={part.get('name')}"
+                raise ConfigError(f"{group}.{key}", part[key], f"there is no such key for {label}; {one_of(key, _keys(group, part))}")
 
 
 def _keys(group: str, values: Mapping[str, Any]) -> set[str]:

@@ -13,6 +13,8 @@ from hydra.errors import HydraException
 from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
+from accum_sweeps.plan.axes import parse_axis
+from accum_sweeps.plan.cells import suggestion
 from accum_sweeps.plan.errors import ConfigError, UserError, one_of
 from accum_sweeps.plan.overrides import CommandLine
 from accum_sweeps.plan.parts import KINDS
@@ -68,14 +70,34 @@ class Composer:
 
     @functools.cached_property
     def base(self) -> Composed:
-        """The configuration without any axis."""
-        return self._composed({})
+        """The configuration without any axis.
+
+        Where an override fits only the options that an axis picks, the axis's first option stands for the default one.
+        """
+        try:
+            return self._composed({})
+        except UserError:
+            first = self._first_options()
+            if not first:
+                raise
+            return self._composed(first)
 
     def __call__(self, choices: Mapping[str, str]) -> Mapping[str, Any]:
         """The plain values with ``choices`` for some groups. Raises UserError."""
         if all(self.base.choices.get(group) == option for group, option in choices.items()):
             return self.base.values
         return self._composed(choices).values
+
+    def _first_options(self) -> dict[str, str]:
+        try:
+            values = self._compose(self._command.choices, ()).values
+        except UserError:
+            return {}
+        axes = dict(self._command.axes)
+        for part in (values, *(values.get("grids") or {}).values()):
+            axes = {**(part.get("axes") or {}), **axes}
+        groups = [name for name in axes if name in DEFAULT_GROUPS and name not in self._command.choices]
+        return {name: parse_axis(name, axes[name]).values[0] for name in groups}
 
     def _composed(self, choices: Mapping[str, str]) -> Composed:
         key = tuple(sorted(choices.items()))
@@ -84,7 +106,7 @@ class Composer:
             try:
                 self._cache[key] = self._compose(chosen, self._command.lines)
             except UserError:
-                self._explain(chosen)
+                self._explain(chosen, choices)
                 raise
         return self._cache[key]
 
@@ -101,8 +123,11 @@ class Composer:
             raise UserError(_message(error)) from None
         return Composed(values=_named(_without_missing(values), chosen), choices=chosen)
 
-    def _explain(self, choices: Mapping[str, str]) -> None:
-        """ConfigError for an override whose key does not exist with ``choices``: Hydra names neither choice nor match."""
+    def _explain(self, choices: Mapping[str, str], varied: Mapping[str, str]) -> None:
+        """ConfigError for an override whose key does not exist with ``choices``: Hydra names neither choice nor match.
+
+        ``varied`` are the choices that an axis made.
+        """
         try:
             plain = self._compose(choices, ())
         except UserError:
@@ -114,7 +139,9 @@ class Composer:
                 if not isinstance(node, Mapping) or part not in node:
                     place = f" for {parts[0]}={plain.choices[parts[0]]}" if depth and parts[0] in plain.choices else ""
                     allowed = one_of(part, [str(k) for k in node if k != "name"]) if isinstance(node, Mapping) else ""
-                    raise ConfigError(key, value, f"there is no such key{place}; {allowed}")
+                    only = f"Where only some options have it: 'axes={{{key}:{{values:[{value}],when:{{{parts[0]}:OPTION}}}}}}'"
+                    hint = only if depth and parts[0] in varied else "" if depth else suggestion(part)
+                    raise ConfigError(key, value, f"there is no such key{place}; {allowed}", hint)
                 node = node[part]
 
 

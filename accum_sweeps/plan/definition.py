@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from accum_sweeps.plan.axes import Axis, Rule, check_rule, contains, parse_axes, parse_axis, parse_rules, parse_zip, prefix_clash, show
-from accum_sweeps.plan.cells import Compose
+from accum_sweeps.plan.cells import Compose, suggestion
 from accum_sweeps.plan.errors import ConfigError, one_of
 from accum_sweeps.plan.grid import Block, Grid
 from accum_sweeps.plan.spec import RUN_KEYS, SETUP_KEYS
@@ -185,7 +185,7 @@ class _Maker:
         head = axis.name.split(".")[0]
         known = {*SETUP_KEYS, *RUN_KEYS, *self.groups}
         if head not in known:
-            raise ConfigError(key, show(axis.values[:5]), f"there is no such setting of a run; {one_of(head, known)}")
+            raise ConfigError(key, show(axis.values[:5]), f"there is no such setting of a run; {one_of(head, known)}", suggestion(head))
         for value in axis.values if axis.name in self.groups else ():
             if value not in self.groups[axis.name]:
                 raise ConfigError(key, value, f"there is no such option; {one_of(value, self.groups[axis.name])}")
@@ -194,10 +194,11 @@ class _Maker:
         """Notices on what the command line did; ConfigError for an axis to remove that is not there."""
         for name in self.edits.removed:
             if name not in self.before:
-                raise ConfigError(f"~axes.{name}", None, f"there is no such axis; {one_of(name, self.before)}")
+                known = one_of(name, self.before) if self.before else "the grid has none"
+                raise ConfigError(f"~axes.{name}", None, f"there is no such axis; {known}")
             self.notices.append(f"axis {name} removed: it takes the configuration's value")
         for name, value in self.edits.fixed.items():
-            if name in self.before or name in self.edits.axes:
+            if name in self.before and name not in self.edits.removed:
                 self.notices.append(f"axis {name} reduced to {show(value)}, as the command line sets it")
         for name, raw in self.edits.axes.items():
             if name in self.before:

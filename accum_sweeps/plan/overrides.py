@@ -5,17 +5,21 @@ Hydra's grammar is kept, its limits on mappings are not: ``axes=...`` is taken o
 ``'~axes'`` (all of them), with or without ``+``.
 """
 
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from hydra.core.override_parser.overrides_parser import OverridesParser
-from hydra.core.override_parser.types import ChoiceSweep, Glob, Override, QuotedString, RangeSweep
+from hydra.core.override_parser.types import ChoiceSweep, Glob, Override, Quote, QuotedString, RangeSweep
 from hydra.errors import HydraException
 
 from accum_sweeps.plan.errors import ConfigError, UserError, one_of
+from accum_sweeps.plan.spec import RUN_KEYS, SETUP_KEYS
 
 OPEN_MAPPINGS = ("subject.args",)  # mappings that take any key, though the configuration does not list it
+
+ONE_GRID = "Several grids go into one file, as sub-grids (grids: {NAME: {axes: ...}})."
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -47,6 +51,8 @@ def parse(overrides: Sequence[str], groups: Mapping[str, Sequence[str]]) -> Comm
     lines, removed = [], []
     for override in parsed:
         key = override.key_or_group
+        if key.startswith(("hydra.", "hydra/")):
+            raise UserError(f"{override.input_line}: Hydra's own settings are not used here: it neither starts runs nor makes folders.")
         if _is_axes(override):
             added = {} if override.is_delete() else _axes(override)
             removed.extend([key.partition(".")[2]] if override.is_delete() else [])
@@ -67,6 +73,10 @@ def parse(overrides: Sequence[str], groups: Mapping[str, Sequence[str]]) -> Comm
 def refuse_sweeps(overrides: Iterable[Override], groups: Mapping[str, Sequence[str]]) -> None:
     """UserError with the translation into axes, if any override lists several values with commas."""
     sweeps = [o for o in overrides if o.is_sweep_override()]
+    for override in sweeps:
+        head = override.key_or_group.split(".")[0]
+        if head not in (*SETUP_KEYS, *RUN_KEYS):
+            raise ConfigError(override.key_or_group, _text(override), "takes one value", ONE_GRID if head == "grid" else "")
     if sweeps:
         axes = ",".join(f"{o.key_or_group}:{_written(_swept(o, groups.get(o.key_or_group, ())))}" for o in sweeps)
         given = " ".join(str(o.input_line) for o in sweeps)
@@ -87,11 +97,21 @@ def _parse(text: str) -> Override:
     try:
         return OverridesParser.create().parse_overrides([text])[0]
     except (HydraException, ValueError) as error:
-        reason = str(error).splitlines()[0]
+        quoted = _quoted(text)
+        if quoted != text:
+            return _parse(quoted)
+        lines = [line for line in str(error).splitlines() if not line.startswith(("Error parsing", "Lexer", " ", "^", "See "))]
         raise UserError(
-            f"{text!r} is not key=value: {reason}\n"
+            f"{text!r} is not key=value{': ' if lines else ''}{' '.join(lines)}\n"
             "  Quote a value with special characters twice, for the shell and for Hydra: \"root='/my (runs)'\""
         ) from None
+
+
+def _quoted(text: str) -> str:
+    """``root=~/my(runs)`` as ``root='~/my(runs)'``: a single value that Hydra's grammar knows only in quotes."""
+    key, equals, value = text.partition("=")
+    is_single = equals and re.fullmatch(r"[+~]*[\w./@-]+", key) and value and value[0] not in "[{'\"" and "," not in value
+    return f"{key}={QuotedString(value, Quote.single).with_quotes()}" if is_single else text
 
 
 def _is_axes(override: Override) -> bool:

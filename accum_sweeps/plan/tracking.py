@@ -50,16 +50,16 @@ def check_uri(uri: Any, key: str) -> str:
         parts = urlsplit(uri)
         host, _ = parts.hostname, parts.port
     except ValueError as error:
-        raise ConfigError(key, _without_password(uri), f"is malformed: {error}", example) from None
+        raise ConfigError(key, without_password(uri), f"is malformed: {error}", example) from None
     scheme = parts.scheme.split("+")[0]  # postgresql+psycopg2
     if scheme in ("", "file"):
         raise ConfigError(key, uri, f"MLflow's file store is closed to new runs; the scheme {one_of(scheme, SCHEMES)}", example)
     if scheme not in SCHEMES or "://" not in uri:
-        raise ConfigError(key, _without_password(uri), f"the scheme {one_of(scheme, SCHEMES)}", example)
+        raise ConfigError(key, without_password(uri), f"the scheme {one_of(scheme, SCHEMES)}", example)
     if scheme == "sqlite":
         return _sqlite(uri, key, parts.netloc, parts.path, example)
     if not host:
-        raise ConfigError(key, _without_password(uri), "names no host", example)
+        raise ConfigError(key, without_password(uri), "names no host", example)
     return uri
 
 
@@ -70,7 +70,8 @@ def _sqlite(uri: str, key: str, netloc: str, path: str, example: str) -> str:
     return f"sqlite:///{file.absolute()}" + (f"?{query}" if query else "")
 
 
-def _without_password(uri: str) -> str:
+def without_password(uri: str) -> str:
+    """``uri`` as it may be printed."""
     before, at, after = uri.rpartition("@")
     scheme, separator, user = before.partition("://")
     return f"{scheme}{separator}{user.split(':')[0]}:***@{after}" if at and ":" in user else uri
