@@ -5,8 +5,8 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
+from torch.nn.functional import cross_entropy
 
 from accum_sweeps.plan.errors import UserError
 from accum_sweeps.plan.parts import Decoder, NoData
@@ -71,7 +71,7 @@ class LanguageModelTask:
         """
         logits = model(micro_batch.inputs)
         logits = logits.to(torch.promote_types(logits.dtype, torch.float32)).flatten(0, 1)
-        return F.cross_entropy(logits, micro_batch.targets.flatten(), ignore_index=IGNORED, reduction="sum"), micro_batch.terms
+        return cross_entropy(logits, micro_batch.targets.flatten(), ignore_index=IGNORED, reduction="sum"), micro_batch.terms
 
     def evaluate(self, model: torch.nn.Module) -> Mapping[str, float]:
         """``eval_loss``: nats per target token over the evaluation rows."""

@@ -1,7 +1,5 @@
 """Checkpoint files: written whole or not at all, read without executing anything."""
 
-import contextlib
-import os
 import pickle
 from pathlib import Path
 from typing import Any
@@ -9,30 +7,12 @@ from typing import Any
 import torch
 
 from accum_sweeps.plan.errors import UserError
+from accum_sweeps.record.files import write_atomic
 
 
 def save(path: Path, *, run_id: str, step: int, state: dict[str, Any]) -> None:
     """Write beside ``path``, fsync, rename. Passes on OSError (disk full), with ``path`` as it was before."""
-    beside = path.with_name(f"{path.name}.{os.getpid()}.tmp")
-    try:
-        with beside.open("wb") as file:
-            torch.save({"run_id": run_id, "step": step, "state": state}, file)
-            file.flush()
-            os.fsync(file.fileno())
-        beside.replace(path)
-    except BaseException:
-        with contextlib.suppress(OSError):
-            beside.unlink(missing_ok=True)
-        raise
-    _fsync_folder(path.parent)
-
-
-def _fsync_folder(folder: Path) -> None:
-    descriptor = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
+    write_atomic(path, lambda file: torch.save({"run_id": run_id, "step": step, "state": state}, file))
 
 
 def load(path: Path, *, run_id: str, device: str) -> tuple[int, dict[str, Any]]:

@@ -38,17 +38,21 @@ def fingerprint(device: str) -> tuple[str, dict[str, str]]:
         "device": device,
     }
     if device == "cuda":
-        facts |= {"gpu": torch.cuda.get_device_name(), "cudnn": str(torch.backends.cudnn.version())}
+        facts |= {"gpu": torch.cuda.get_device_name(), "cudnn": str(torch.backends.cudnn.version())}  # type: ignore[no-untyped-call]
     facts |= {name: os.environ[name] for name in _VARIABLES if name in os.environ}
     digest = hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()
     return digest[:12], facts
 
 
 def cpu_model(cpuinfo: Path = Path("/proc/cpuinfo")) -> str:
-    """The processor's model name; where the system does not tell, its architecture."""
+    """The processor's name, family and model number; where the system does not tell, its architecture."""
     try:
-        lines = cpuinfo.read_text().splitlines()
+        pairs = [line.partition(":")[::2] for line in cpuinfo.read_text().splitlines()]
     except OSError:
-        lines = []
-    names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
-    return names[0] if names else platform.processor() or platform.machine()
+        pairs = []
+    first: dict[str, str] = {}
+    for name, value in pairs:
+        first.setdefault(name.strip(), value.strip())
+    # Names can be vague ("AMD EPYC" in a virtual machine): the numbers tell generations apart.
+    told = [first[name] for name in ("model name", "cpu family", "model") if name in first]
+    return " ".join(told) or platform.processor() or platform.machine()

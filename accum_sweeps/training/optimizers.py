@@ -12,9 +12,7 @@ def make(part: Optimizer, model: torch.nn.Module) -> torch.optim.Optimizer:
     """AdamW or SGD over all parameters of ``model``; weight decay applies to all of them alike."""
     if isinstance(part, AdamW):
         return torch.optim.AdamW(model.parameters(), lr=part.lr, betas=part.betas, eps=part.eps, weight_decay=part.weight_decay)
-    return torch.optim.SGD(
-        model.parameters(), lr=part.lr, momentum=part.momentum, nesterov=part.nesterov, weight_decay=part.weight_decay
-    )
+    return torch.optim.SGD(model.parameters(), lr=part.lr, momentum=part.momentum, nesterov=part.nesterov, weight_decay=part.weight_decay)
 
 
 def schedule(part: Optimizer, steps: int) -> Callable[[int], float]:

@@ -53,7 +53,7 @@ def weights_hash(model: torch.nn.Module) -> str:
     digest = hashlib.blake2b(digest_size=16)
     for name, values in _parameters(model):
         digest.update(f"{name} {tuple(values.shape)} {values.dtype}\n".encode())
-        digest.update(values.flatten().view(torch.uint8).numpy())
+        digest.update(values.flatten().view(torch.uint8).numpy().data)
     return digest.hexdigest()
 
 

@@ -37,7 +37,9 @@ def identify(data: Data, vocabulary: int | None = None) -> Data:
         return data
     corpus = _read(data)
     if vocabulary is not None and corpus.largest >= vocabulary:
-        raise ConfigError("model.vocabulary", vocabulary, f"the data holds token id {corpus.largest}: at least {corpus.largest + 1} is needed")
+        raise ConfigError(
+            "model.vocabulary", vocabulary, f"the data holds token id {corpus.largest}: {corpus.largest + 1} or more is needed"
+        )
     return dataclasses.replace(data, hash=corpus.hash)
 
 
@@ -71,8 +73,8 @@ def _read(data: TextData) -> Corpus:
 
 def _read_bytes(train: byte_files.Bytes, evaluation: byte_files.Bytes, data: StandardLibrary | TextFiles) -> Corpus:
     digest = hashlib.blake2b(f"{train.size} {evaluation.size}\n".encode(), digest_size=16)
-    digest.update(train)
-    digest.update(evaluation)
+    digest.update(train.data)
+    digest.update(evaluation.data)
     largest = max(int(part.max(initial=0)) for part in (train, evaluation))
     train_text, evaluation_text = (
         split_documents(part, data.seq_len) if data.lengths == "documents" else Text(part) for part in (train, evaluation)
@@ -94,4 +96,6 @@ def _check_size(text: Text, seq_len: int, rows: int, side: str) -> None:
     if available == 0:
         raise ConfigError("data.seq_len", seq_len, f"{held}; a row needs {seq_len + 1} tokens", "Use a shorter row or a larger corpus.")
     if available < rows:
-        raise ConfigError("data.eval_rows", rows, f"{held}; at most {available} is possible", "Use fewer or shorter rows, or a larger corpus.")
+        raise ConfigError(
+            "data.eval_rows", rows, f"{held}; at most {available} is possible", "Use fewer or shorter rows, or a larger corpus."
+        )

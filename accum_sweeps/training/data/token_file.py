@@ -41,7 +41,7 @@ def content(path: Path, tokens: Tokens) -> tuple[str, int]:
     digest, largest = hashlib.blake2b(digest_size=16), 0
     for start in range(0, tokens.size, _CHUNK):
         chunk = np.ascontiguousarray(tokens[start : start + _CHUNK])
-        digest.update(chunk.view(np.uint8))
+        digest.update(chunk.data)
         largest = max(largest, int(chunk.max()))
     _remember(memory, {"hash": digest.hexdigest(), "largest": largest})
     return digest.hexdigest(), largest
