@@ -14,13 +14,19 @@ help:
 	@echo "make bench   install if needed, then run the side-by-side timings of tests/benchmarks"
 	@echo "make clean   delete $(VENV) and everything that tools have built (results in sweeps/ stay)"
 
-# Stamps: an installation is repeated only when what it depends on has changed.
+# Stamps: an installation is repeated only when what it depends on has changed. An environment holds absolute paths, so
+# one whose folder was moved is made anew.
+ifneq ($(shell cat $(VENV)/.stamp-venv 2>/dev/null),$(CURDIR))
+.PHONY: $(VENV)/.stamp-venv
+endif
+
 $(VENV)/.stamp-venv:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null || { \
-	  echo "accum_sweeps needs Python 3.11 or newer; '$(PYTHON)' is $$($(PYTHON) --version 2>&1 || true). Name another one: make PYTHON=python3.11 ..." >&2; exit 1; }
+	  found=$$($(PYTHON) --version 2>&1) || found="not there"; \
+	  echo "accum_sweeps needs Python 3.11 or newer; $(PYTHON) is $$found. Name another one: make PYTHON=python3.11 ..." >&2; exit 1; }
 	@echo "making $(VENV)"
-	@$(PYTHON) -m venv $(VENV)
-	@touch $@
+	@if [ -e $@ ]; then $(PYTHON) -m venv --clear $(VENV); else $(PYTHON) -m venv $(VENV); fi
+	@echo "$(CURDIR)" > $@
 
 # torch comes first, alone: its pinned version decides the numbers, and nothing installed later may choose another.
 $(VENV)/.stamp-run: $(VENV)/.stamp-venv pyproject.toml constraints.txt

@@ -32,26 +32,43 @@ def test_a_python_that_is_too_old_is_named_and_nothing_is_made(tmp_path: Path, t
     done = make(tmp_path, target, f"PYTHON={old}")
     assert done.returncode == 2
     assert "needs Python 3.11 or newer" in done.stderr
-    assert f"'{old}' is Python 3.9.2" in done.stderr
+    assert f"{old} is Python 3.9.2" in done.stderr
     assert not (tmp_path / ".venv").exists()
 
 
-def test_nothing_is_installed_again_while_nothing_has_changed(tmp_path: Path) -> None:
-    installing = make(tmp_path, "--dry-run", "test").stdout
-    assert "pip" in installing
-    for stamp in ("venv", "run", "dev"):
-        path = tmp_path / ".venv" / f".stamp-{stamp}"
-        path.parent.mkdir(exist_ok=True)
-        path.touch()
-    subprocess.run(["make", "--touch", ".venv/.stamp-dev"], cwd=tmp_path, capture_output=True, check=True)
-    assert "pip" not in subprocess.run(["make", "--dry-run", "test"], cwd=tmp_path, capture_output=True, text=True, check=True).stdout
+@pytest.fixture
+def installed(tmp_path: Path) -> Path:
+    """A folder in which everything is installed, as far as make can tell."""
+    make(tmp_path)
+    (tmp_path / ".venv").mkdir()
+    for age, stamp in enumerate(("dev", "run", "venv")):
+        path = tmp_path / f".venv/.stamp-{stamp}"
+        path.write_text(f"{tmp_path}\n")
+        os.utime(path, (2e9 - age, 2e9 - age))
+    return tmp_path
 
 
-def test_a_changed_pin_installs_again(tmp_path: Path) -> None:
-    make(tmp_path, "--touch", ".venv/.stamp-dev")
-    os.utime(tmp_path / "constraints.txt", (2e9, 2e9))
-    dry = subprocess.run(["make", "--dry-run", "sweep"], cwd=tmp_path, capture_output=True, text=True, check=True).stdout
-    assert "pip" in dry
+def commands(folder: Path, target: str) -> str:
+    return subprocess.run(["make", "--dry-run", target], cwd=folder, capture_output=True, text=True, check=True).stdout
+
+
+@pytest.mark.parametrize("target", ["sweep", "test", "bench"])
+def test_everything_is_installed_once(tmp_path: Path, installed: Path, target: str) -> None:
+    assert "pip" not in commands(installed, target)
+    (tmp_path / ".venv/.stamp-run").unlink()
+    assert "pip" in commands(installed, target)
+
+
+@pytest.mark.parametrize("name", ["constraints.txt", "pyproject.toml"])
+def test_a_changed_version_installs_again(installed: Path, name: str) -> None:
+    os.utime(installed / name, (2.1e9, 2.1e9))
+    assert "pip" in commands(installed, "sweep")
+    assert "--clear" not in commands(installed, "sweep")
+
+
+def test_an_environment_that_was_moved_is_made_anew(installed: Path) -> None:
+    (installed / ".venv/.stamp-venv").write_text("/somewhere/else\n")
+    assert "-m venv --clear" in commands(installed, "sweep")
 
 
 def test_continuous_integration_runs_make_test() -> None:
