@@ -19,6 +19,7 @@ from pathlib import Path
 PR_SET_CHILD_SUBREAPER = 36
 POLL_S = 0.01
 KILL_S = 5.0
+NOT_STARTED = 127  # what a shell returns for a program that is not there
 
 
 def main(grace_s: float, argv: list[str]) -> int:
@@ -30,7 +31,11 @@ def main(grace_s: float, argv: list[str]) -> int:
     # Handlers, not SIG_IGN: the program must not inherit that it ignores a signal.
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGCHLD):
         signal.signal(number, lambda *_: None)
-    program = subprocess.Popen(argv, stdin=subprocess.DEVNULL)
+    try:
+        program = subprocess.Popen(argv, stdin=subprocess.DEVNULL)
+    except OSError as error:
+        print(f"{argv[0]}: {error.strerror}", file=sys.stderr)
+        return NOT_STARTED
     while program.poll() is None:
         ready, _, _ = select.select([0, ended], [], [])
         if ended in ready:

@@ -14,10 +14,10 @@ from pathlib import Path
 from typing import TypeVar
 
 from accum_sweeps.plan.errors import ConfigError, UserError
-from accum_sweeps.plan.parts import CommandHook, LanguageModel, PythonHook
+from accum_sweeps.plan.parts import CommandHook, LanguageModel, PythonHook, Subject
 from accum_sweeps.subjects.sources import PACKAGE, code_hash, source_files
 
-Part = TypeVar("Part", LanguageModel, PythonHook, CommandHook)
+Part = TypeVar("Part", bound=Subject)
 SPEC_WORD = "{spec}"
 IMPORT_LIMIT_S = 300.0
 
@@ -47,8 +47,9 @@ def require_unchanged(part: PythonHook | CommandHook, cwd: Path) -> None:
 
 
 def search_path() -> str:
-    """Where programs are looked for: PATH, then beside the running Python."""
-    return os.pathsep.join([os.environ.get("PATH", os.defpath), str(Path(sys.executable).parent)])
+    """Where programs are looked for: beside the Python of a virtual environment, active or not, then on PATH."""
+    path, beside = os.environ.get("PATH", os.defpath), str(Path(sys.executable).parent)
+    return os.pathsep.join([beside, path] if sys.prefix != sys.base_prefix else [path, beside])
 
 
 def _check_hook(part: PythonHook, cwd: Path) -> list[Path]:

@@ -57,7 +57,9 @@ def test_a_program_that_ignores_the_request_is_killed(tmp_path: Path) -> None:
 @pytest.mark.parametrize("end", ["close", "exit"])
 def test_nothing_is_left_not_even_a_grandchild_in_a_session_of_its_own(tmp_path: Path, end: str) -> None:
     last = "exit 0" if end == "exit" else "wait"
-    process = start("sh", "-c", f"setsid sh -c 'trap \"\" TERM; echo $$ > {tmp_path}/pid; sleep 60; sleep 60' & sleep 0.3; {last}", grace_s=0.3)
+    process = start(
+        "sh", "-c", f"setsid sh -c 'trap \"\" TERM; echo $$ > {tmp_path}/pid; sleep 60; sleep 60' & sleep 0.3; {last}", grace_s=0.3
+    )
     pid = int(wait_for(tmp_path / "pid"))
     close(process)
     assert not psutil.pid_exists(pid)

@@ -106,7 +106,7 @@ def test_a_worker_notices_that_files_changed_since_planning(project: Path) -> No
     ("argv", "words"),
     [
         ((), ["must name a program"]),
-        (("python", "train.py"), ["must hold {spec}", '\'subject.argv=[python,train.py,"{spec}"]\'']),
+        (("python", "train.py"), ["must hold {spec}", "'subject.argv=[python,train.py,\"{spec}\"]'"]),
         (("no-such-program", "{spec}"), ["subject.argv='no-such-program'", "there is no such program on PATH"]),
         (("./train.py", "{spec}"), ["there is no such program in", "or it cannot be executed"]),
         (("python", "tarin.py", "{spec}"), ["subject.argv='tarin.py': there is no such file"]),

@@ -42,7 +42,7 @@ def test_at_the_end_a_cut_line_is_reported_and_a_whole_one_without_newline_count
     cut.write_text(line(1, "eval_loss", 3) + '{"step": 2, "key": "eval_l')
     assert list(MetricLines(whole).read(to_end=True)) == [(1, {"eval_loss": 3.0})]
     assert list(MetricLines(cut).read(to_end=True)) == [(1, {"eval_loss": 3.0})]
-    assert 'cut.jsonl: line 2 skipped (Unterminated string' in capsys.readouterr().err
+    assert "cut.jsonl: line 2 skipped (Unterminated string" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

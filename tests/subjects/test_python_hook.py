@@ -18,9 +18,10 @@ from tests.specs import BASE, make_spec
 NONE = {"kind": "none", "name": "none"}
 
 
-def hook_spec(target: str = "my_training:Setup", subject: dict[str, Any] | None = None, **changes: Any) -> RunSpec:
-    part = {"kind": "python", "name": "python", "target": target, **(subject or {})}
-    return make_spec(subject=part, model=NONE, data=NONE, **{"steps": 6, "eval_every": 3, "optimizer.warmup_steps": 0, **changes})
+def hook_spec(subject: Any = None, lr: float = 1e-3, max_norm: float | None = 1.0, **changes: Any) -> RunSpec:
+    part = {"kind": "python", "name": "python", "target": "my_training:Setup", **(subject or {})}
+    settings = {"steps": 6, "eval_every": 3, "optimizer.warmup_steps": 0, "optimizer.lr": lr, "optimizer.max_norm": max_norm}
+    return make_spec(subject=part, model=NONE, data=NONE, **{**settings, **changes})
 
 
 def train(spec: RunSpec) -> list[StepRecord]:
@@ -43,13 +44,13 @@ class Tiny:
 
 
 def tiny_session(methods: dict[str, Callable[..., Any]], **changes: Any) -> TrainingSession:
-    spec = hook_spec("unused:Tiny", **changes)
+    spec = hook_spec(**changes)
     task = HookTask(type("Tiny", (Tiny,), methods)(), spec)
     return TrainingSession(spec, task, task.step)
 
 
 def test_the_example_learns_and_reports_like_the_built_in_subject(examples: Path) -> None:
-    records = train(hook_spec(steps=60, eval_every=30, **{"optimizer.lr": 3e-3}))
+    records = train(hook_spec(steps=60, eval_every=30, lr=3e-3))
     assert [record.step for record in records] == list(range(1, 61))
     assert set(records[0].values) == {"train_loss", "grad_norm", "lr", "tokens"}
     assert [record.step for record in records if "eval_loss" in record.values] == [30, 60]
@@ -60,7 +61,7 @@ def test_the_example_learns_and_reports_like_the_built_in_subject(examples: Path
 
 def test_four_micro_batches_give_the_gradient_of_one_batch_in_float64(examples: Path) -> None:
     def gradient(accum: int) -> torch.Tensor:
-        running = session(hook_spec(accum=accum, dtype="fp64", steps=1, **{"optimizer.max_norm": None}), Path(), 1)
+        running = session(hook_spec(accum=accum, dtype="fp64", steps=1, max_norm=None), Path(), 1)
         assert isinstance(running, TrainingSession)
         next(running.steps())
         return torch.cat([p.grad.flatten() for p in running.training.parameters if p.grad is not None])
@@ -86,7 +87,7 @@ def test_continuing_from_a_checkpoint_gives_the_same_bits(examples: Path, tmp_pa
 
 
 def test_each_seed_stream_reaches_its_own_place(examples: Path) -> None:
-    def first_loss(**seeds: int) -> float:
+    def first_loss(**seeds: Any) -> float:
         return float(train(hook_spec(steps=1, **seeds))[0].values["train_loss"])
 
     assert first_loss() == first_loss(seed_dropout=5)
@@ -148,11 +149,11 @@ def test_an_own_step_is_one_optimizer_step_with_all_micro_batches() -> None:
         sizes.append([len(samples["y"]) for samples in micro_batches])
         optimizer.zero_grad()
         total = torch.stack([self.loss(model, samples)[0] for samples in micro_batches]).sum() / 16
-        total.backward()
+        total.backward()  # type: ignore[no-untyped-call]
         optimizer.step()
         return total.detach() * 16, 16
 
-    own, product = tiny_session({"step": step}, accum=4), tiny_session({}, accum=4, **{"optimizer.max_norm": None})
+    own, product = tiny_session({"step": step}, accum=4), tiny_session({}, accum=4, max_norm=None)
     losses = [[record.values["train_loss"] for record in running.steps()] for running in (own, product)]
     assert sizes == [[4, 4, 4, 4]] * 6
     assert losses[0] == pytest.approx(losses[1], rel=1e-5)
