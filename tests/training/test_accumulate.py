@@ -1,0 +1,91 @@
+"""The accumulated gradient is that of the mean over all terms of the step, in the buffer's dtype."""
+
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor
+
+from accum_sweeps.training.accumulate import accumulate
+
+BUFFERS = [None, torch.bfloat16, torch.float32, torch.float64]
+
+
+def weight(dtype: torch.dtype = torch.float32) -> torch.nn.Parameter:
+    return torch.nn.Parameter(torch.zeros((), dtype=dtype))
+
+
+def gradient_of(
+    pairs: list[tuple[float, Any]], *, buffer: torch.dtype | None = None, parameter: torch.dtype = torch.float32
+) -> tuple[float, float]:
+    """(gradient, number of terms) for micro-batches whose summed losses have the given slopes and numbers of terms."""
+    w = weight(parameter)
+    _, terms = accumulate([w], pairs, lambda pair: (w * pair[0], pair[1]), dtype=buffer)
+    assert w.grad is not None and w.grad.dtype == parameter
+    return float(w.grad), float(terms)
+
+
+@pytest.mark.parametrize("buffer", BUFFERS)
+def test_gradients_1_2_3_4_give_exactly_2_5(buffer: torch.dtype | None) -> None:
+    assert gradient_of([(1, 1), (2, 1), (3, 1), (4, 1)], buffer=buffer) == (2.5, 4)
+
+
+def test_micro_batches_weigh_by_their_number_of_terms() -> None:
+    assert gradient_of([(6, 3), (4, 1)])[0] == 2.5  # the mean of the two means would be 3
+
+
+def test_losses_are_summed_in_float64() -> None:
+    losses = [torch.tensor(2.0**24, requires_grad=True), torch.tensor(1.0, requires_grad=True)]
+    total, _ = accumulate(losses, losses, lambda loss: (loss * 1, 1))
+    assert total.dtype == torch.float64
+    assert float(total) == 2.0**24 + 1
+
+
+@pytest.mark.parametrize(("buffer", "expected"), [(None, 257), (torch.float32, 257), (torch.float64, 257), (torch.bfloat16, 256)])
+def test_a_bf16_buffer_loses_256_plus_1(buffer: torch.dtype | None, expected: float) -> None:
+    assert gradient_of([(256, 1), (1, 0)], buffer=buffer)[0] == expected
+
+
+def test_param_sums_in_the_dtype_of_the_weights() -> None:
+    assert gradient_of([(256, 1), (1, 0)], parameter=torch.bfloat16)[0] == 256
+
+
+@pytest.mark.parametrize(("buffer", "expected"), [(None, 2.0**24), (torch.float32, 2.0**24), (torch.float64, 2.0**24 + 2)])
+def test_a_float64_buffer_keeps_what_float32_loses(buffer: torch.dtype | None, expected: float) -> None:
+    assert gradient_of([(2.0**24, 1), (1, 0), (1, 0)], buffer=buffer)[0] == expected
+
+
+def test_counts_that_come_as_bf16_tensors_are_added_exactly() -> None:
+    counts = [torch.tensor(float(n), dtype=torch.bfloat16) for n in (512, 1)]
+    assert gradient_of([(513, counts[0]), (0, counts[1])]) == (1.0, 513)
+
+
+@pytest.mark.parametrize("buffer", BUFFERS)
+def test_gradients_from_before_are_dropped(buffer: torch.dtype | None) -> None:
+    w = weight()
+    w.grad = torch.tensor(100.0)
+    accumulate([w], [1.0], lambda slope: (w * slope, 1), dtype=buffer)
+    assert float(w.grad) == 1.0
+
+
+@pytest.mark.parametrize("buffer", BUFFERS)
+def test_a_weight_that_some_micro_batches_do_not_use(buffer: torch.dtype | None) -> None:
+    used, rare, unused = weight(), weight(), weight()
+
+    def loss(number: int) -> tuple[Tensor, int]:
+        return (used + rare if number == 1 else used * 1), 1
+
+    accumulate([used, rare, unused], [0, 1], loss, dtype=buffer)
+    assert (float(used.grad), float(rare.grad), unused.grad) == (1.0, 0.5, None)  # type: ignore[arg-type]
+
+
+@settings(max_examples=50, deadline=None)
+@given(
+    pairs=st.lists(st.tuples(st.integers(-1000, 1000), st.integers(1, 50)), min_size=1, max_size=8),
+    buffer=st.sampled_from([None, torch.float32, torch.float64]),
+)
+def test_whole_numbers_give_the_correctly_rounded_quotient(pairs: list[tuple[int, int]], buffer: torch.dtype | None) -> None:
+    total, terms = sum(slope for slope, _ in pairs), sum(count for _, count in pairs)
+    assert gradient_of(list(pairs), buffer=buffer)[0] == float(torch.tensor(total / terms, dtype=torch.float32))

@@ -1,0 +1,119 @@
+"""Distances estimated from sketches against exact distances."""
+
+import numpy as np
+import pytest
+import torch
+
+from accum_sweeps.plan.parts import Decoder
+from accum_sweeps.training.models import decoder
+from accum_sweeps.training.sketch import BUCKETS, distance, relative_distance, sketch, weights_hash
+from tests.specs import make_spec
+
+FOUR_SIGMA = 4 / np.sqrt(2 * BUCKETS)  # of a distance's relative error
+
+
+def tiny(seed: int = 0, dtype: torch.dtype = torch.float64) -> torch.nn.Module:
+    model = make_spec().setup.model
+    assert isinstance(model, Decoder)
+    return decoder.build(model, seed).to(dtype)
+
+
+def flat(model: torch.nn.Module) -> torch.Tensor:
+    return torch.cat([p.detach().flatten().double() for p in model.parameters()])
+
+
+def displaced(direction: int, relative: float) -> torch.nn.Module:
+    """The tiny model in float64, moved by ``relative`` times its norm in a random direction."""
+    model, generator = tiny(), torch.Generator().manual_seed(direction)
+    step = torch.randn(flat(model).shape, generator=generator, dtype=torch.float64)
+    step *= relative * flat(model).norm() / step.norm()
+    with torch.no_grad():
+        for p, piece in zip(model.parameters(), step.split([p.numel() for p in model.parameters()]), strict=True):
+            p.add_(piece.view_as(p))
+    return model
+
+
+def test_a_sketch_is_4096_float64_numbers() -> None:
+    made = sketch(tiny())
+    assert (made.shape, made.dtype) == ((4096,), np.float64)
+
+
+def test_equal_weights_have_distance_exactly_zero() -> None:
+    assert distance(sketch(tiny()), sketch(tiny())) == 0.0
+    assert weights_hash(tiny()) == weights_hash(tiny())
+
+
+@pytest.mark.parametrize("relative", [1.0, 1e-2, 1e-4, 1e-6, 1e-7, 1e-8, 1e-9])
+@pytest.mark.parametrize("direction", [1, 2, 3])
+def test_distances_are_estimated_within_four_standard_deviations(relative: float, direction: int) -> None:
+    moved = displaced(direction, relative)
+    exact = float((flat(moved) - flat(tiny())).norm())
+    assert distance(sketch(moved), sketch(tiny())) == pytest.approx(exact, rel=FOUR_SIGMA)
+    exact_relative = exact / float(flat(tiny()).norm())
+    assert relative_distance(sketch(moved), sketch(tiny())) == pytest.approx(exact_relative, rel=2 * FOUR_SIGMA)
+
+
+@pytest.mark.parametrize("relative", [1e-7, 1e-9])
+def test_rounding_of_the_sums_is_negligible_at_small_distances(relative: float) -> None:
+    # The same direction at distance 1: the estimate's random error is the same, only rounding differs.
+    origin = sketch(tiny())
+    small, large = (distance(sketch(displaced(1, r)), origin) / r for r in (relative, 1.0))
+    assert small == pytest.approx(large, rel=1e-5)
+
+
+def test_the_estimate_is_unbiased_with_the_stated_spread() -> None:
+    origin = sketch(tiny())
+    squares = []
+    for direction in range(40):
+        moved = displaced(direction, 1e-3)
+        squares.append((distance(sketch(moved), origin) / float((flat(moved) - flat(tiny())).norm())) ** 2)
+    deviation = np.sqrt(2 / BUCKETS)
+    assert np.mean(squares) == pytest.approx(1.0, abs=4 * deviation / np.sqrt(40))
+    assert 0.6 * deviation < np.std(squares) < 1.5 * deviation
+
+
+def test_one_weight_by_one_ulp_is_seen_exactly() -> None:
+    model = tiny(dtype=torch.float32)
+    before, digest = sketch(model), weights_hash(model)
+    with torch.no_grad():
+        weight = next(model.parameters())
+        old = float(weight[3, 5])
+        weight[3, 5] = torch.nextafter(weight[3, 5], torch.tensor(torch.inf))
+        moved = float(weight[3, 5]) - old
+    assert distance(sketch(model), before) == pytest.approx(moved, rel=1e-6)
+    assert weights_hash(model) != digest
+
+
+def test_the_sketch_depends_on_the_values_and_not_on_their_dtype() -> None:
+    rounded = tiny(dtype=torch.bfloat16)
+    assert distance(sketch(rounded), sketch(rounded.to(torch.float64))) == 0.0
+
+
+def test_the_hash_depends_on_dtype_shape_and_name() -> None:
+    models = [torch.nn.Linear(2, 8, bias=False), torch.nn.Linear(8, 2, bias=False), torch.nn.Embedding(8, 2)]
+    models += [torch.nn.Sequential(torch.nn.Embedding(8, 2)), torch.nn.Embedding(8, 2).bfloat16()]
+    for model in models:
+        torch.nn.init.zeros_(next(model.parameters()))
+    assert len({weights_hash(model) for model in models}) == 4  # an Embedding holds what a Linear(2, 8) holds
+
+
+def test_the_definition_stays_so_that_sketches_of_other_releases_can_be_compared() -> None:
+    model = torch.nn.Linear(2, 2)
+    with torch.no_grad():
+        model.weight.copy_(torch.tensor([[1.0, 2.0], [3.0, 4.0]]))
+        model.bias.copy_(torch.tensor([5.0, 6.0]))
+    made = sketch(model)
+    assert {int(place): float(made[place]) for place in np.flatnonzero(made)} == {
+        1110: 6.0,
+        1528: 3.0,
+        1687: 4.0,
+        2444: 1.0,
+        2686: -5.0,
+        3490: -2.0,
+    }
+
+
+def test_a_tensor_longer_than_what_is_hashed_at_a_time() -> None:
+    model = torch.nn.Embedding(600, 1000)
+    exact = float(model.weight.detach().double().norm())
+    assert float(np.linalg.norm(sketch(model))) == pytest.approx(exact, rel=FOUR_SIGMA)
