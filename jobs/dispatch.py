@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any
 from accum_sweeps.jobs.board import Board
 from accum_sweeps.jobs.claims import mark_lost
 from accum_sweeps.jobs.heartbeat import STOPPING, Stop
-from accum_sweeps.jobs.journal import JournalReader
+from accum_sweeps.jobs.journal import JournalReader, tail
 from accum_sweeps.jobs.order import REUSE, Group, WorkOrder, groups
 from accum_sweeps.jobs.resources import Resources
 from accum_sweeps.jobs.scan import Scan
@@ -383,7 +383,7 @@ class _Local(_Dispatcher):
         if job.taken == 0 and not (job.left and job.left.kind == "done") and not self.stop.worker:
             self.barren += 1
             if self.barren >= BARREN_JOBS:
-                self.error = self.error or f"workers end before they take a run:\n{_tail(Path(job.handle.paths.stdout))}"
+                self.error = self.error or f"workers end before they take a run:\n{tail(Path(job.handle.paths.stdout))}"
 
     def _died(self, job: Job) -> None:
         reason = "its job was killed"
@@ -439,10 +439,3 @@ def _probe(folder: Path) -> None:
         path.write_bytes(b"\0" * 65536)
     finally:
         path.unlink(missing_ok=True)
-
-
-def _tail(path: Path, lines: int = 8) -> str:
-    try:
-        return "\n".join(path.read_text(errors="replace").splitlines()[-lines:]) + f"\n  ({path})"
-    except OSError:
-        return f"  ({path})"

@@ -51,3 +51,12 @@ def _event(line: bytes) -> dict[str, Any]:
     except ValueError:
         return {}
     return event if isinstance(event, dict) and "event" in event else {}
+
+
+def tail(path: Path, lines: int = 8) -> str:
+    """The last lines of a log, indented, and where it is."""
+    try:
+        found = path.read_text(errors="replace").splitlines()[-lines:]
+    except OSError:
+        found = []
+    return "\n".join(f"  {line}" for line in [*found, f"({path})"])

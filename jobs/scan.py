@@ -21,7 +21,7 @@ class Scan:
     """Keeps ``board`` in step with the run directories.
 
     Only a worker knows its environment, and with ``reuse=strict`` a run done elsewhere is not done here. Until the first worker
-    has named its environment, whatever is done anywhere counts as done, but one worker is asked for to find out.
+    has named its environment, whatever is done anywhere counts as done, but one worker is wanted to find out.
     """
 
     def __init__(self, root: RootDir, plan: Plan, board: Board, reuse: str) -> None:
@@ -101,7 +101,7 @@ class Scan:
         ours = len({running.run_id for running in self.board.running.values()})
         elsewhere = statuses.count("running") - ours
         left = sum(status not in SETTLED for status in statuses)
-        is_unsure = self.reuse == "strict" and group not in self.env_of and any(run.run_id in self.done_in for run in self.groups[group])
+        is_unsure = self.reuse != "any" and group not in self.env_of and any(run.run_id in self.done_in for run in self.groups[group])
         return max(left - max(elsewhere, 0), int(left > 0 or is_unsure))
 
     def log_of(self, run_id: str) -> Path:

@@ -18,9 +18,9 @@ from typing import Any
 
 from accum_sweeps.jobs.claims import mark_lost, process_facts
 from accum_sweeps.jobs.heartbeat import STOPPING, Stop
-from accum_sweeps.jobs.journal import Journal, JournalReader
+from accum_sweeps.jobs.journal import Journal, JournalReader, tail
 from accum_sweeps.jobs.order import WorkOrder
-from accum_sweeps.jobs.worker import ENDS, WorkEnd, work
+from accum_sweeps.jobs.worker import ENDS, WorkEnd, disk_full, work
 from accum_sweeps.record.events import now_ms
 from accum_sweeps.record.store import RootDir, open_root
 from accum_sweeps.record.sweep import open_sweep
@@ -73,7 +73,10 @@ def supervise(order: WorkOrder) -> WorkEnd:
             code = child.run(order, state, reader)
             if 0 <= code - FIRST_CODE < len(ENDS):
                 kind = ENDS[code - FIRST_CODE]
-                state.end = state.end if kind == "fatal" == state.end.kind else WorkEnd(kind)
+                if kind != "fatal":
+                    state.end = WorkEnd(kind)
+                elif state.end.kind != "fatal":  # it could not even write why
+                    state.end = WorkEnd("fatal", disk_full(order.root))
                 break
             _bury(root, order, state, journal, child.why_killed or _words(code))
             if child.stop_reason:
@@ -81,7 +84,7 @@ def supervise(order: WorkOrder) -> WorkEnd:
                 break
             state.barren_deaths += 1
             if state.barren_deaths >= BARREN_DEATHS:
-                state.end = WorkEnd("fatal", f"workers die before they take a run ({_words(code)}); see {order.log}")
+                state.end = WorkEnd("fatal", f"workers die before they take a run ({_words(code)}):\n{tail(Path(order.log))}")
                 break
             if order.resources.runs_per_job and state.taken >= order.resources.runs_per_job:
                 state.end = WorkEnd("bound")

@@ -1,5 +1,6 @@
 """The warm loop of a worker: get a slot, import torch once, then claim and execute run after run. Knows no scheduler."""
 
+import contextlib
 import importlib
 import os
 import sys
@@ -47,22 +48,26 @@ def work(order: WorkOrder, stop: Stop, *, parent: int | None = None, watch: Call
     journal = Journal(sweep.path / "workers" / f"{order.name}.jsonl")
     heartbeat = Heartbeat(stop, sweep, order.resources.heartbeat_s, parent)
     heartbeat.start()
+    worker = _Worker(order, stop, journal, heartbeat, watch)
     try:
         journal.write("worker", owner=order.owner, job=order.job, log=order.log, **process_facts(os.getpid()))
-        end = _Worker(order, stop, journal, heartbeat, watch).work()
-        if end.kind == "fatal":
-            journal.write("fatal", message=end.message)
-        return end
+        return worker.work()
     except UserError as error:
-        journal.write("fatal", message=str(error))
-        return WorkEnd("fatal", str(error))
+        return _fatal(journal, str(error))
     except OSError as error:
         if not is_disk_full(error):
             raise
-        return WorkEnd("fatal", disk_full(order.root))
+        return _fatal(journal, disk_full(order.root))
     finally:
+        worker.slot.release()
         heartbeat.end()
         journal.close()
+
+
+def _fatal(journal: Journal, message: str) -> WorkEnd:
+    with contextlib.suppress(OSError):  # where the disk is full
+        journal.write("fatal", message=message)
+    return WorkEnd("fatal", message)
 
 
 def disk_full(root: str) -> str:
@@ -74,7 +79,6 @@ class _Worker:
     def __init__(self, order: WorkOrder, stop: Stop, journal: Journal, heartbeat: Heartbeat, watch: Callable[[], None]) -> None:
         self.order, self.stop, self.journal, self.heartbeat, self.watch = order, stop, journal, heartbeat, watch
         self.root = open_root(Path(order.root))
-        self.plan = open_sweep(self.root, order.sweep).read_plan(order.revision)
         self.slot, self.holds_slot = Slot(order.pool), False
         self.clock = Clock(self.root)
         self.watched = 0.0
@@ -83,6 +87,7 @@ class _Worker:
         if not self._acquire():
             return self._stopped()
         self._import_engine()
+        self.plan = open_sweep(self.root, self.order.sweep).read_plan(self.order.revision)
         queue = Queue.of(groups(self.plan)[self.order.group])
         self.clock.ask()
         taken, wait_s = 0, FIRST_WAIT_S
