@@ -1,7 +1,6 @@
 """Loading the class of ``subject=python`` and checking that it can be used.
 
-``python -m accum_sweeps.subjects.hook_check`` does it in a process of its own while a sweep is planned: standard input
-holds ``{"target", "args"}``, standard output gets ``{"problem", "hint"}`` or ``{"files": [loaded source files]}``.
+While a sweep is planned, :func:`main` does it in a process of its own.
 """
 
 import difflib
@@ -9,9 +8,8 @@ import importlib
 import inspect
 import json
 import os
-import sys
 import traceback
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +26,10 @@ OPTIONAL = {
     "optimizer": "optimizer(self, model) -> optimizer",
     "step": "step(self, model, optimizer, micro_batches) -> (sum, count)",
 }
+
+
+# A constructor's parameters in JSON: name, kind as inspect.Parameter spells it, whether there is a default.
+Parameters = Sequence[tuple[str, str, bool]]
 
 
 class HookError(UserError):
@@ -57,21 +59,30 @@ def load_class(target: str) -> type:
     return found
 
 
-def check_class(kind: type, arguments: Mapping[str, Any]) -> None:
-    """Raise HookError unless ``kind`` can be made with ``arguments`` and has the methods of a training."""
+def check_class(kind: type) -> None:
+    """Raise HookError unless ``kind`` has the methods of a training."""
     for name, form in {**REQUIRED, **OPTIONAL}.items():
         if name in REQUIRED and not callable(getattr(kind, name, None)):
             raise HookError(f"class {kind.__name__} has no method {name}", f"It must look like: def {form}")
         if hasattr(kind, name) and not _accepts(kind, name, form.partition(")")[0].count(",")):
             given = f"{name}{inspect.signature(getattr(kind, name))}"
             raise HookError(f"method {given} of class {kind.__name__} cannot be called as needed", f"It must look like: def {form}")
+
+
+def check_arguments(parameters: Parameters, arguments: Mapping[str, Any]) -> None:
+    """Raise HookError unless a class with these constructor parameters can be made with these keyword arguments."""
+    takes = [inspect.Parameter(name, getattr(inspect.Parameter, kind)) for name, kind, _ in parameters]
+    defaults = [None if has_default else inspect.Parameter.empty for _, _, has_default in parameters]
     try:
-        inspect.signature(kind).bind(**arguments)
+        inspect.Signature([p.replace(default=default) for p, default in zip(takes, defaults, strict=True)]).bind(**arguments)
     except TypeError as error:
-        raise HookError(
-            f"class {kind.__name__}{inspect.signature(kind)} cannot be made with subject.args={dict(arguments)}: {error}",
-            "Name its arguments like this: 'subject.args={width: 64}'.",
-        ) from error
+        problem = f"the class cannot be made with subject.args={dict(arguments)}: {error}"
+        raise HookError(problem, f"It takes ({', '.join(map(str, takes))}); give values like this: subject.args.NAME=VALUE") from None
+
+
+def parameters_of(kind: type) -> Parameters:
+    """What the constructor of ``kind`` takes."""
+    return [(p.name, p.kind.name, p.default is not p.empty) for p in inspect.signature(kind).parameters.values()]
 
 
 def _accepts(kind: type, name: str, count: int) -> bool:
@@ -103,17 +114,14 @@ def _place(module: str, error: BaseException) -> str:
     return f"{own[-1].filename}, line {own[-1].lineno}" if own else module
 
 
-def _main() -> None:
-    request = json.load(sys.stdin)
+def main(target: str) -> None:
+    """Write JSON to standard output: ``problem`` and ``hint``, or ``parameters`` of the class and source ``files`` loaded."""
     with os.fdopen(os.dup(1), "w") as answer:
         os.dup2(2, 1)  # what the user's module prints must not mix with the answer
         try:
-            check_class(load_class(request["target"]), request["args"])
-            result: dict[str, Any] = {"files": [str(path) for path in loaded_files()]}
+            kind = load_class(target)
+            check_class(kind)
+            result: dict[str, Any] = {"parameters": parameters_of(kind), "files": [str(path) for path in loaded_files()]}
         except HookError as error:
             result = {"problem": error.problem, "hint": error.hint}
         json.dump(result, answer)
-
-
-if __name__ == "__main__":
-    _main()

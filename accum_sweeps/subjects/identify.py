@@ -4,6 +4,7 @@ The dispatcher imports no torch and none of the user's code: a process of its ow
 """
 
 import dataclasses
+import functools
 import json
 import os
 import shutil
@@ -11,10 +12,11 @@ import subprocess
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from accum_sweeps.plan.errors import ConfigError, UserError
 from accum_sweeps.plan.parts import CommandHook, LanguageModel, PythonHook, Subject
+from accum_sweeps.subjects.hook_check import HookError, check_arguments
 from accum_sweeps.subjects.sources import PACKAGE, code_hash, source_files
 
 Part = TypeVar("Part", bound=Subject)
@@ -29,14 +31,13 @@ def identify(part: Part, cwd: Path) -> Part:
     """
     if isinstance(part, LanguageModel):
         return part
-    if isinstance(part, PythonHook):
-        loaded = _check_hook(part, cwd)
-        files = source_files(part, cwd)
-        _require_all_found(part, loaded, files, cwd)
-    else:
+    if isinstance(part, CommandHook):
         _check_command(part.argv, cwd)
-        files = source_files(part, cwd)
-    return dataclasses.replace(part, code_hash=code_hash(files))
+    files = source_files(part, cwd)
+    found = dataclasses.replace(part, code_hash=code_hash(files))
+    if isinstance(found, PythonHook):
+        _check_hook(found, files, cwd)
+    return found
 
 
 def require_unchanged(part: PythonHook | CommandHook, cwd: Path) -> None:
@@ -52,25 +53,35 @@ def search_path() -> str:
     return os.pathsep.join([beside, path] if sys.prefix != sys.base_prefix else [path, beside])
 
 
-def _check_hook(part: PythonHook, cwd: Path) -> list[Path]:
-    """The user's files that importing the hook loads."""
-    request = json.dumps({"target": part.target, "args": dict(part.args)})
+def _check_hook(part: PythonHook, files: dict[str, Path], cwd: Path) -> None:
+    loaded = _load(part.target, cwd, part.code_hash)
+    try:
+        if "problem" in loaded:
+            raise HookError(loaded["problem"], loaded["hint"])
+        check_arguments(loaded["parameters"], part.args)
+    except HookError as error:
+        raise ConfigError("subject.target", part.target, error.problem, error.hint) from None
+    _require_all_found(part, [Path(name) for name in loaded["files"]], files, cwd)
+
+
+@functools.cache
+def _load(target: str, cwd: Path, _code_hash: str) -> dict[str, Any]:
+    """What ``hook_check.main`` says of the class; once for each state of its files, as importing it may take seconds."""
     # The folder first, as for `python script.py`; this package last, for a clone that is not installed.
-    program = f"import sys, runpy; sys.path[:0] = [{str(cwd)!r}]; sys.path.append({str(PACKAGE.parent)!r}); "
-    program += "runpy.run_module('accum_sweeps.subjects.hook_check', run_name='__main__')"
+    program = f"import sys; sys.path.insert(0, {str(cwd)!r}); sys.path.append({str(PACKAGE.parent)!r})\n"
+    program += f"from accum_sweeps.subjects import hook_check; hook_check.main({target!r})"
     command = [sys.executable, "-P", "-B", "-c", program]
     try:
-        answer = subprocess.run(command, cwd=cwd, input=request, text=True, capture_output=True, timeout=IMPORT_LIMIT_S, check=False)
-        result = json.loads(answer.stdout)
+        answer = subprocess.run(
+            command, cwd=cwd, stdin=subprocess.DEVNULL, text=True, capture_output=True, timeout=IMPORT_LIMIT_S, check=False
+        )
+        return dict(json.loads(answer.stdout))
     except subprocess.TimeoutExpired:
         hint = "Put what a module does when it is run, not imported, under: if __name__ == '__main__':"
-        raise ConfigError("subject.target", part.target, f"importing it took longer than {IMPORT_LIMIT_S:.0f} s", hint) from None
+        raise ConfigError("subject.target", target, f"importing it took longer than {IMPORT_LIMIT_S:.0f} s", hint) from None
     except json.JSONDecodeError:
         last = (answer.stderr.strip().splitlines() or [f"exit code {answer.returncode}"])[-1]
-        raise ConfigError("subject.target", part.target, f"importing it ends the process: {last}") from None
-    if "problem" in result:
-        raise ConfigError("subject.target", part.target, result["problem"], result["hint"])
-    return [Path(name) for name in result["files"]]
+        raise ConfigError("subject.target", target, f"importing it ends the process: {last}") from None
 
 
 def _require_all_found(part: PythonHook, loaded: Sequence[Path], files: dict[str, Path], cwd: Path) -> None:

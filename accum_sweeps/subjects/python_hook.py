@@ -13,6 +13,7 @@ Samples are a list, or tensors whose first dimension counts samples: one, or a t
 
 import functools
 import random
+import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -26,7 +27,7 @@ from accum_sweeps.plan.errors import UserError
 from accum_sweeps.plan.parts import PythonHook
 from accum_sweeps.plan.spec import RunSpec
 from accum_sweeps.record.metrics import EVAL_LOSS
-from accum_sweeps.subjects.hook_check import HookError, check_class, load_class
+from accum_sweeps.subjects.hook_check import HookError, check_arguments, check_class, load_class, parameters_of
 from accum_sweeps.subjects.identify import require_unchanged
 from accum_sweeps.subjects.samples import are_equal, count, placed, selected
 from accum_sweeps.subjects.sources import code_hash, source_files
@@ -54,7 +55,8 @@ def session(spec: RunSpec) -> TrainingSession:
     part = spec.setup.subject
     assert isinstance(part, PythonHook)
     kind = hook_class(part, Path.cwd())
-    check_class(kind, part.args)
+    check_class(kind)
+    check_arguments(parameters_of(kind), part.args)
     task = HookTask(kind(**part.args), spec)
     return TrainingSession(spec, task, task.step)
 
@@ -73,6 +75,8 @@ def hook_class(part: PythonHook, cwd: Path) -> type:
 @functools.cache
 def _imported(target: str, files: tuple[str, ...], cwd: Path) -> tuple[type, str]:
     current = code_hash(source_files(PythonHook(name="", target=target, files=files), cwd))
+    if sys.path[:1] != [str(cwd)]:
+        sys.path.insert(0, str(cwd))  # first, as for `python script.py`: the files were found there
     return load_class(target), current
 
 

@@ -67,8 +67,16 @@ def test_class_and_static_methods_are_usable(project: Path) -> None:
         (GOOD.replace("def loss", "def lost"), {}, ["class Setup has no method loss", "def loss(self, model, samples) -> (sum, count)"]),
         (GOOD.replace("step, seed", "step"), {}, ["batch(self, step)", "cannot be called as needed", "def batch(self, step, seed)"]),
         (GOOD + "    def evaluate(self): ...\n", {}, ["evaluate(self)", "def evaluate(self, model) -> eval_loss"]),
-        (GOOD, {"args": {"width": 3}}, ["class Setup()", "subject.args={'width': 3}", "unexpected keyword argument 'width'"]),
-        (GOOD + "    def __init__(self, width): ...\n", {}, ["missing a required argument: 'width'"]),
+        (
+            GOOD,
+            {"args": {"width": 3}},
+            ["cannot be made with subject.args={'width': 3}: got an unexpected keyword argument 'width'", "It takes ()"],
+        ),
+        (
+            GOOD + "    def __init__(self, width): ...\n",
+            {},
+            ["missing a required argument: 'width'", "It takes (width); give values like this: subject.args.NAME=VALUE"],
+        ),
         ("class Setup:\n  def build(\n", {}, ["importing setup fails: SyntaxError: '(' was never closed", "setup.py, line 2"]),
         ("import nowhere\n" + GOOD, {}, ["No module named 'nowhere'", "setup.py, line 1"]),
         ("import broken\n" + GOOD, {}, ["ZeroDivisionError: division by zero", "broken.py, line 2"]),
@@ -83,6 +91,12 @@ def test_a_hook_that_cannot_be_used_is_refused_with_what_to_do(
     (project / "broken.py").write_text("x = 0\n1 / x\n")
     text = message(hook(**{"target": "setup:Setup", **changes}), project)  # type: ignore[arg-type]
     assert [word for word in words if word not in text] == []
+
+
+def test_one_import_serves_all_arguments(project: Path) -> None:
+    (project / "setup.py").write_text("open('imports', 'a').write('x')\n" + GOOD + "    def __init__(self, width=1, **others): ...\n")
+    hashes = {identify(hook(args={"width": width, "depth": 2}), project).code_hash for width in range(5)}
+    assert len(hashes) == 1 and (project / "imports").read_text() == "x"
 
 
 def test_a_file_that_import_statements_do_not_show_must_be_declared(project: Path) -> None:
