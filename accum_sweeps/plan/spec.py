@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from accum_sweeps.plan.errors import ConfigError, one_of
-from accum_sweeps.plan.parts import KINDS, Data, Decoder, Model, Optimizer, Sgd, Subject
+from accum_sweeps.plan.parts import KINDS, Data, Decoder, LanguageModel, Model, Optimizer, Sgd, Subject
 from accum_sweeps.plan.setting import document, read, setting
 
 SPEC_VERSION = 1
@@ -154,6 +154,10 @@ def _part(group: str, values: Any) -> Any:
 
 def _check_together(setup: Setup) -> None:
     model, optimizer = setup.model, setup.optimizer
+    if isinstance(setup.subject, LanguageModel):
+        for group in ("model", "data"):
+            if getattr(setup, group).kind == "none":
+                raise ConfigError(group, "none", "the subject lm needs one: name a preset")
     if isinstance(model, Decoder) and model.width % model.heads:
         raise ConfigError("model.heads", model.heads, f"must divide model.width={model.width}")
     if isinstance(model, Decoder) and model.positions == "rope" and model.width // model.heads % 2:

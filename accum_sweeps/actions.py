@@ -1,0 +1,174 @@
+"""What the command's actions do: the one place that wires planning, dispatch, replay and report."""
+
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+from accum_sweeps import planning
+from accum_sweeps.jobs.dispatch import DispatchResult, dispatch
+from accum_sweeps.jobs.progress import shown_progress
+from accum_sweeps.jobs.resources import read_resources
+from accum_sweeps.jobs.status import SweepStatus, cancel, sweep_status
+from accum_sweeps.plan.config import Config
+from accum_sweeps.preview import preview
+from accum_sweeps.pruning import prune
+from accum_sweeps.record.store import open_root
+from accum_sweeps.record.sweep import Plan, SweepDir, open_sweep, sweep_names
+from accum_sweeps.texts import aligned
+from accum_sweeps.tracking import Replay, lag_text, prepare, replay_once, report_text
+
+DONE, SOME_FAILED, MLFLOW_LAGS, INTERRUPTED = 0, 1, 3, 130
+MOST_LINES = 20
+CANCEL_WAIT_S = 60.0
+
+
+def perform(config: Config) -> int:
+    """Carry out the configuration's action; the exit code. Raises UserError for what the user has to correct."""
+    return ACTIONS[config.action](config)
+
+
+def _run(config: Config) -> int:
+    """Plan, start what is missing, stay until it is done, and tell how it came out."""
+    cwd = Path.cwd()
+    resources = read_resources(config.launcher)
+    specs = planning.planned_runs(config, cwd)
+    root = open_root(config.root, create=True)
+    prepare(config.tracking)
+    sweep = open_sweep(root, config.sweep)
+    plan = sweep.write_plan(planning.header(config, cwd), specs, planning.labels_of(specs))
+    sweep.set_cancelled(False)
+    del specs  # the plan's compact rows are enough from here on, whatever the sweep's size
+    print(_opening(sweep, plan))
+    with Replay(sweep, config.tracking) as replay:
+        with shown_progress(sys.stderr) as show:
+            result = dispatch(root, sweep, plan, resources, reuse=config.reuse, on_progress=show)
+        print(_closing(sweep, result))
+        files, verdict = _write_report(sweep, config.reference)
+        replay.keep(files, verdict)
+    print(report_text(replay.report, config.tracking))
+    if result.is_interrupted:
+        return INTERRUPTED
+    if result.error or result.failed or result.is_cancelled:
+        return SOME_FAILED
+    return DONE if replay.report is None or replay.report.is_complete else MLFLOW_LAGS
+
+
+def _plan(config: Config) -> int:
+    """Tell what would run; nothing is started and nothing written."""
+    resources = read_resources(config.launcher)
+    print(preview(config, planning.planned_runs(config, Path.cwd()), resources))
+    return DONE
+
+
+def _status(config: Config) -> int:
+    sweep = open_sweep(open_root(config.root), config.sweep)
+    print(_status_text(sweep, sweep_status(sweep)))
+    print(lag_text(sweep, config.tracking))
+    return DONE
+
+
+def _report(config: Config) -> int:
+    sweep = open_sweep(open_root(config.root), config.sweep)
+    _write_report(sweep, config.reference)
+    return DONE
+
+
+def _sync(config: Config) -> int:
+    """Bring all runs of the sweep into MLflow, a lost database included."""
+    sweep = open_sweep(open_root(config.root), config.sweep)
+    sweep.read_plan()
+    prepare(config.tracking)
+    report = replay_once(sweep, config.tracking)
+    print(report_text(report, config.tracking))
+    return DONE if report is None or report.is_complete else MLFLOW_LAGS
+
+
+def _cancel(config: Config) -> int:
+    sweep = open_sweep(open_root(config.root), config.sweep)
+    running = cancel(sweep, wait_s=CANCEL_WAIT_S)
+    rest = f"; {running} runs have not stopped yet, see action=status" if running else ""
+    print(f"sweep {sweep.name} is cancelled{rest}. Nothing is lost: its command typed again goes on where it stopped.")
+    return DONE
+
+
+def _list(config: Config) -> int:
+    """One line for each sweep of the root."""
+    root = open_root(config.root)
+    rows = [("sweep", "runs", "done", "other", "command")]
+    for name in sweep_names(root):
+        sweep = open_sweep(root, name)
+        plan, status = sweep.read_plan(), sweep_status(sweep)
+        done = sum(status.counts.get(key, 0) for key in ("finished", "diverged"))
+        others = ", ".join(f"{n} {key}" for key, n in status.counts.items() if key not in ("finished", "diverged"))
+        rows.append((name, str(len(plan.runs)), str(done), others or "-", str(plan.header.get("command", ""))))
+    print(f"root {root.path}")
+    print(aligned(rows) if len(rows) > 1 else "No sweep is planned here. Start one with +grid=NAME.")
+    return DONE
+
+
+def _prune(config: Config) -> int:
+    return prune(open_root(config.root))
+
+
+ACTIONS: dict[str, Callable[[Config], int]] = {
+    "run": _run,
+    "plan": _plan,
+    "status": _status,
+    "report": _report,
+    "sync": _sync,
+    "cancel": _cancel,
+    "list": _list,
+    "prune": _prune,
+}
+
+
+def _write_report(sweep: SweepDir, reference: int | None) -> tuple[list[Path], str]:
+    """Bring the tables up to date and print what they say; returns the tables' files and the text."""
+    # Imported here: pandas is not needed while a sweep runs.
+    from accum_sweeps.analysis.export import write_tables
+    from accum_sweeps.analysis.summary import render
+
+    tables = write_tables(sweep)
+    for problem in tables.problems:
+        print(f"warning: {problem}", file=sys.stderr)
+    reference = reference if reference is not None else sweep.read_plan().header.get("reference")
+    text = render(tables.results, reference)
+    print(f"\n{text}\n")
+    for label, path in (("results", tables.results_path), ("  as CSV", tables.csv_path), ("trajectories", tables.trajectories_path)):
+        print(f"{label:<13}{path}")
+    return [tables.results_path, tables.csv_path, tables.trajectories_path], f"```\n{text}\n```"
+
+
+def _opening(sweep: SweepDir, plan: Plan) -> str:
+    return f"sweep {sweep.name}: {len(plan.runs)} runs in {len(plan.setups)} setups (revision {plan.revision})\nroot  {sweep.root.path}"
+
+
+def _closing(sweep: SweepDir, result: DispatchResult) -> str:
+    """What the sweep came to, and what to do where that was not the end of it."""
+    counts = ", ".join(f"{number} {status}" for status, number in sorted(result.counts.items()))
+    lines = [f"sweep {sweep.name}: {counts}"]
+    for run in result.failed[:MOST_LINES]:
+        lines += [f"{run.status}: {run.name}: {run.reason}", f"  log {run.log}"]
+    if len(result.failed) > MOST_LINES:
+        lines.append(f"and {len(result.failed) - MOST_LINES} more: action=status lists them")
+    if result.error:
+        lines.append(f"stopped: {result.error}")
+    if result.is_interrupted:
+        lines.append("interrupted; all that was done is kept. The same command goes on where it stopped.")
+    elif result.failed:
+        lines.append("The same command tries the failed runs again; the others are done.")
+    elif result.is_cancelled:
+        lines.append("cancelled; the same command goes on where it stopped.")
+    return "\n".join(lines)
+
+
+def _status_text(sweep: SweepDir, status: SweepStatus) -> str:
+    counts = ", ".join(f"{number} {key}" for key, number in status.counts.items())
+    lines = [f"sweep {sweep.name}: {counts}" + (" (cancelled)" if status.is_cancelled else ""), f"root  {sweep.root.path}"]
+    kinds = [key for key in ("finished", "diverged", "running", "planned", "failed", "lost", "cancelled") if key in status.counts]
+    lines.append(aligned([("setup", *kinds), *((label, *(str(n.get(key, 0)) for key in kinds)) for label, n in status.by_setup.items())]))
+    for run in status.lines:
+        lines.append(f"{run.status}: {run.name}  attempt {run.attempt}, step {run.step}/{run.steps}, {run.host} job {run.job}")
+        lines += [f"  {run.reason}"] if run.reason else []
+        lines.append(f"  log {run.log}")
+    return "\n".join(lines)

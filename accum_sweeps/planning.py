@@ -1,0 +1,128 @@
+"""What a command plans: its runs with the hashes of data and code, what of them is done already, how long the rest takes."""
+
+import dataclasses
+import shlex
+import subprocess
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from accum_sweeps.plan.config import Config
+from accum_sweeps.plan.errors import ConfigError
+from accum_sweeps.plan.labels import setup_labels
+from accum_sweeps.plan.parts import Decoder, TextFiles, TokenFile
+from accum_sweeps.plan.spec import RunSpec, Setup
+from accum_sweeps.plan.tracking import without_password
+from accum_sweeps.record.state import RunState, file_system_now, run_state
+from accum_sweeps.record.store import DamagedRunError, RootDir
+from accum_sweeps.subjects.identify import identify as identify_subject
+from accum_sweeps.training.data.corpus import identify as identify_data
+
+
+def planned_runs(config: Config, cwd: Path) -> list[RunSpec]:
+    """Every run of the configuration's grid, validated, with the hashes of its data and of the user's code.
+
+    Raises UserError for anything that would make a run impossible, before anything is written.
+    """
+    specs = list(_identified(config.grid.expand(), cwd))
+    arms = {spec.accum for spec in specs}
+    if config.reference is not None and config.reference not in arms:
+        raise ConfigError("analysis.reference", config.reference, f"must be an accumulation factor of the grid: {sorted(arms)}")
+    return specs
+
+
+def _identified(specs: Iterable[RunSpec], cwd: Path) -> Iterator[RunSpec]:
+    setups: dict[str, Setup] = {}
+    parts: dict[str, Any] = {}
+    for spec in specs:
+        setup = _once(setups, spec.setup.setup_id, lambda original=spec.setup: _identify(original, cwd, parts))  # type: ignore[misc]
+        yield dataclasses.replace(spec, setup=setup)
+
+
+def _identify(setup: Setup, cwd: Path, parts: dict[str, Any]) -> Setup:
+    vocabulary = setup.model.vocabulary if isinstance(setup.model, Decoder) else None
+    data = setup.data
+    if isinstance(data, TextFiles | TokenFile):
+        data = dataclasses.replace(data, path=str(cwd / data.path))  # a worker may stand in another folder
+    subject = _once(parts, repr(setup.subject), lambda: identify_subject(setup.subject, cwd))
+    return dataclasses.replace(setup, subject=subject, data=_once(parts, repr((data, vocabulary)), lambda: identify_data(data, vocabulary)))
+
+
+def _once(known: dict[str, Any], key: str, make: Callable[[], Any]) -> Any:
+    if key not in known:
+        known[key] = make()
+    return known[key]
+
+
+def labels_of(specs: Iterable[RunSpec]) -> dict[str, str]:
+    """Labels of the setups by setup_id."""
+    setups = {spec.setup.setup_id: spec.setup for spec in specs}
+    return dict(zip(setups, setup_labels(list(setups.values())), strict=True))
+
+
+def header(config: Config, cwd: Path) -> dict[str, Any]:
+    """What a plan records besides its runs."""
+    return {
+        "command": shlex.join(["python", "-m", "accum_sweeps", *map(without_password, config.overrides)]),
+        "grid": config.grid_name,
+        "definition": dict(config.grid.definition),
+        "axes": config.grid.axes,
+        "reference": config.reference,
+        "cwd": str(cwd),
+        "git_commit": git_commit(Path(__file__).parent) if config.base["subject"]["kind"] == "lm" else git_commit(cwd),
+    }
+
+
+def git_commit(folder: Path) -> str:
+    """Commit of the working tree that ``folder`` is in, ``+changes`` where files differ from it; empty outside a working tree."""
+    command = ["git", "-C", str(folder), "describe", "--always", "--abbrev=12", "--dirty=+changes", "--exclude=*"]
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=10, check=True)
+    except (OSError, subprocess.SubprocessError):
+        return ""
+    return done.stdout.strip()
+
+
+@dataclass(frozen=True)
+class Standing:
+    """How a plan stands: the state of each run, and expected seconds of training for those that are not done."""
+
+    states: Mapping[str, RunState]
+    expected_s: Mapping[str, float]
+
+    @property
+    def done(self) -> list[RunState]:
+        """The runs that are done in whatever environment."""
+        return [state for state in self.states.values() if state.is_done]
+
+    def by_environment(self, root: RootDir) -> dict[str, int]:
+        """Number of done runs by environment in words."""
+        counts: dict[str, int] = defaultdict(int)
+        for state in self.done:
+            counts[_environment(root, state)] += 1
+        return dict(counts)
+
+
+def standing(root: RootDir, specs: Sequence[RunSpec]) -> Standing:
+    """How the planned runs stand in ``root``. Expected times are known where runs of the same setup and k were timed."""
+    now = file_system_now(root.path)
+    states = {spec.run_id: run_state(root, spec.run_id, now=now) for spec in specs}
+    timed: dict[tuple[str, int | None], list[float]] = defaultdict(list)
+    for spec in specs:
+        wall_s = states[spec.run_id].final.get("wall_s")
+        if wall_s is not None:
+            timed[spec.setup.setup_id, spec.accum].append(wall_s)
+            timed[spec.setup.setup_id, None].append(wall_s)
+    left = [spec for spec in specs if not states[spec.run_id].is_done]
+    samples = {s.run_id: timed.get((s.setup.setup_id, s.accum)) or timed.get((s.setup.setup_id, None)) for s in left}
+    return Standing(states, {run_id: sum(values) / len(values) for run_id, values in samples.items() if values})
+
+
+def _environment(root: RootDir, state: RunState) -> str:
+    try:
+        facts = root.run_dir(state.run_id, state.env_id).read_environment()
+    except DamagedRunError:
+        return state.env_id
+    return f"{state.env_id}: torch {facts.get('torch', '?')}, {facts.get('gpu') or facts.get('cpu', '?')}"
