@@ -13,7 +13,7 @@ import pyarrow.csv
 import pyarrow.parquet as pq
 
 from accum_sweeps.analysis.scan import Scan, scan
-from accum_sweeps.analysis.table import SCHEMA_VERSION, typed
+from accum_sweeps.analysis.table import SCHEMA_VERSION, meaning_of, typed
 from accum_sweeps.analysis.trajectories import SCHEMA, Curve, batches, kept_batches
 from accum_sweeps.record.files import write_atomic
 from accum_sweeps.record.sweep import SweepDir
@@ -87,8 +87,9 @@ def _metadata(export: str) -> dict[str, str]:
 
 
 def _marked(table: pa.Table, export: str) -> pa.Table:
-    """``table`` with the version of its columns beside what pandas noted."""
-    return table.replace_schema_metadata({**(table.schema.metadata or {}), **_metadata(export)})
+    """``table`` with the version of its columns beside what pandas noted, and with each column's meaning."""
+    fields = [field.with_metadata({"meaning": meaning_of(field.name)}) for field in table.schema]
+    return table.cast(pa.schema(fields, metadata={**(table.schema.metadata or {}), **_metadata(export)}))
 
 
 def _common_export(*paths: Path) -> str:

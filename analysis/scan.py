@@ -122,7 +122,9 @@ def scan(sweep: SweepDir, earlier: pd.DataFrame | None) -> Scan:
     """Compare the plan with ``earlier``, a results table of the same sweep: its done rows are reused while their directories exist."""
     planned = planned_rows(sweep)
     result = Scan(root=sweep.root, sweep=sweep, planned=planned, earlier=earlier)
-    known = {} if earlier is None else {key: row for row, key in enumerate(_keys(earlier)) if earlier["status"].iat[row] in DONE}
+    known: dict[RowKey, int] = {}
+    if earlier is not None:
+        known = {key: row for row, (key, status) in enumerate(zip(_keys(earlier), earlier["status"], strict=True)) if status in DONE}
     for position, run in enumerate(planned.runs):
         rows = [known.get((run.run_id, env_id)) for env_id in sweep.root.environments(run.run_id)] if known else []
         if rows and None not in rows:

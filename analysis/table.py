@@ -177,13 +177,18 @@ def _narrowest(values: Values) -> str:
     return "float" if is_numeric_dtype(present.dtype) or present.empty else "text"
 
 
+def meaning_of(name: str) -> str:
+    """The column's meaning and unit."""
+    column = known_columns().get(name)
+    return column.meaning if column else "a value of the user's own subject"
+
+
 def describe(results: pd.DataFrame | None = None) -> pd.DataFrame:
     """The columns of ``results`` (by default all that this release defines) as a table: column, dtype, meaning with unit."""
     known = known_columns()
-    own = Column(name="", kind="float", meaning="a value of the user's own subject")
     names = list(known) if results is None else list(results.columns)
     dtypes = [known[name].dtype if results is None else str(results[name].dtype) for name in names]
-    return pd.DataFrame({"column": names, "dtype": dtypes, "meaning": [known.get(name, own).meaning for name in names]})
+    return pd.DataFrame({"column": names, "dtype": dtypes, "meaning": [meaning_of(name) for name in names]})
 
 
 def markdown() -> str:

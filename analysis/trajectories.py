@@ -1,4 +1,4 @@
-"""The long table of measured points: one row a value. Columns run_id, env_id, step, key, value, time."""
+"""The long table of measured points: one row a value. The meaning of each column stands in the file's own schema."""
 
 from collections.abc import Iterable, Iterator
 from pathlib import Path
@@ -8,26 +8,25 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from accum_sweeps.record.events import Point
+from accum_sweeps.record.metrics import UNITS
 
 WORD = pa.dictionary(pa.int32(), pa.string())
+
+
+def _field(name: str, kind: pa.DataType, meaning: str) -> pa.Field:
+    return pa.field(name, kind, metadata={"meaning": meaning})
+
+
 SCHEMA = pa.schema(
     [
-        ("run_id", WORD),
-        ("env_id", WORD),
-        ("step", pa.int64()),
-        ("key", WORD),
-        ("value", pa.float64()),
-        ("time", pa.timestamp("ms", tz="UTC")),
+        _field("run_id", WORD, "the run"),
+        _field("env_id", WORD, "the environment that it was done in"),
+        _field("step", pa.int64(), "optimizer steps done when the value was measured"),
+        _field("key", WORD, f"name of the metric; {'; '.join(f'{name}: {unit}' for name, unit in UNITS.items())}"),
+        _field("value", pa.float64(), "the value; may be nan or infinite"),
+        _field("time", pa.timestamp("ms", tz="UTC"), "when it was measured, UTC"),
     ]
 )
-MEANINGS = {
-    "run_id": "the run",
-    "env_id": "the environment that it was done in",
-    "step": "optimizer steps done when the value was measured",
-    "key": "name of the metric; units as in record.metrics",
-    "value": "the value; may be nan or infinite",
-    "time": "when it was measured, UTC",
-}
 ROWS_A_BATCH = 200_000
 Curve = tuple[str, str, list[Point]]  # run_id, env_id, points
 

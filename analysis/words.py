@@ -12,12 +12,14 @@ def decimals(uncertainty: float, significant: int = 2) -> int:
 
 
 def signed(value: float, places: int) -> str:
-    """``value`` with its sign; an exact 0 as ``0``, what needs more than six decimals in powers of ten."""
+    """``value`` with its sign; an exact 0 as ``0``, one that rounds to it as ``0.00``; over six decimals in powers of ten."""
     if math.isnan(value):
         return "?"
     if value == 0:
         return "0"
-    return f"{value:+.{places}f}" if places <= 6 else f"{value:+.1e}"
+    if places > 6:
+        return f"{value:+.1e}"
+    return f"{value:+.{places}f}" if round(value, places) else f"{0:.{places}f}"
 
 
 def plain(value: float, places: int) -> str:
@@ -34,8 +36,11 @@ def rounded_up(value: float) -> str:
     """A bound of two significant digits that is not below ``value``."""
     if value == 0 or not math.isfinite(value):
         return f"{value:g}"
-    unit = 10.0 ** (math.floor(math.log10(abs(value))) - 1)
-    return f"{math.ceil(value / unit - 1e-9) * unit:.2g}"
+    exponent = math.floor(math.log10(abs(value)))
+    unit = 10.0 ** (exponent - 1)
+    bound = math.ceil(value / unit - 1e-9) * unit
+    exponent = math.floor(math.log10(abs(bound)) + 1e-9)
+    return f"{bound:.{max(0, 1 - exponent)}f}" if exponent >= -5 else f"{bound:.1e}"
 
 
 def listed(words: Iterable[object]) -> str:

@@ -1,0 +1,118 @@
+"""From table rows to arrays: what counts, what is missing, and which environment is compared."""
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from accum_sweeps.analysis.cells import Cells, setups
+from accum_sweeps.plan.errors import UserError
+from tests.analysis.roots import table
+
+Y: dict[int, list[float | str]] = {1: [1.0, 2.0, 3.0], 4: [1.5, "diverged", "running"]}
+
+
+def only(frame: pd.DataFrame) -> Cells:
+    [cells] = setups(frame, "eval_loss_final")
+    return cells
+
+
+def test_values_and_outcomes_by_seed_and_arm() -> None:
+    cells = only(table(Y))
+    assert cells.accum == (1, 4) and cells.seeds == ("0", "1", "2")
+    assert cells.y[:, 0].tolist() == [1, 2, 3] and cells.y[0, 1] == 1.5 and np.isnan(cells.y[1:, 1]).all()
+    assert cells.outcome[:, 1].tolist() == ["finished", "diverged", "running"]
+    assert cells.complete.tolist() == [True, True, False]
+    assert cells.count("finished").tolist() == [3, 1] and cells.count("diverged").tolist() == [0, 1]
+
+
+def test_the_order_of_rows_and_the_kind_of_labels_change_nothing() -> None:
+    frame = table(Y)
+    shuffled = frame.sample(frac=1, random_state=0)
+    for other in (shuffled, *(frame.astype({"status": kind, "setup_id": kind}) for kind in ("category", "object"))):
+        cells = only(other)
+        np.testing.assert_array_equal(cells.y, only(frame).y)
+        assert cells.outcome.tolist() == only(frame).outcome.tolist()
+
+
+def test_strings_with_and_without_arrow_give_the_same() -> None:
+    frame = table(Y)
+    for storage in ("python", "pyarrow"):
+        stored = frame.astype({"status": pd.StringDtype(storage), "setup_id": pd.StringDtype(storage), "setup": pd.StringDtype(storage)})
+        np.testing.assert_array_equal(only(stored).y, only(frame).y)
+        assert only(stored).outcome.tolist() == only(frame).outcome.tolist()
+
+
+def test_replicates_are_averaged_and_identical_ones_stay_exact() -> None:
+    same = pd.concat([table({1: [0.1], 2: [0.3]}, replicate=r) for r in range(3)])
+    assert only(same).y.tolist() == [[0.1, 0.3]]
+    other = pd.concat([table({1: [1.0]}, replicate=0), table({1: [2.0]}, replicate=1)])
+    assert only(other).y.tolist() == [[1.5]]
+
+
+def test_a_diverged_replicate_makes_the_cell_diverged() -> None:
+    frame = pd.concat([table({1: [1.0]}, replicate=0), table({1: ["diverged"]}, replicate=1)])
+    assert only(frame).outcome.tolist() == [["diverged"]] and np.isnan(only(frame).y).all()
+
+
+def test_controls_are_no_replicates() -> None:
+    frame = pd.concat([table({1: [1.0]}, control="none"), table({1: [9.0]}, control="ulp_weights")])
+    assert only(frame).y.tolist() == [[1.0]]
+
+
+def test_a_finished_run_without_the_response_is_no_value() -> None:
+    cells = only(table({1: [1.0, float("nan"), float("inf")]}))
+    assert cells.outcome[:, 0].tolist() == ["finished", "no value", "no value"]
+    assert not cells.complete[1]
+
+
+def test_an_arm_that_was_never_planned_for_a_seed_is_absent() -> None:
+    cells = only(table({1: [1.0, 2.0], 2: [1.0]}))
+    assert cells.outcome.tolist() == [["finished", "finished"], ["finished", "absent"]]
+
+
+def test_arms_of_several_environments_are_not_compared() -> None:
+    frame = pd.concat([table({1: [1.0, 2.0], 2: [1.0, 2.0]}, env_id="a"), table({4: [5.0, 6.0]}, env_id="b")])
+    cells = only(frame)
+    assert cells.mixed == ("0", "1")
+    assert cells.outcome.tolist() == [["finished", "finished", "other environment"]] * 2
+    assert np.isnan(cells.y[:, 2]).all()
+
+
+def test_a_seed_whole_in_one_environment_is_compared_there() -> None:
+    frame = pd.concat([table({1: [1.0], 2: [2.0]}, env_id="a"), table({1: [7.0]}, env_id="b")])
+    cells = only(frame)
+    assert cells.mixed == () and cells.y.tolist() == [[1.0, 2.0]]
+
+
+def test_runs_not_started_yet_have_no_environment_and_mix_nothing() -> None:
+    frame = pd.concat([table({1: [1.0]}, env_id="a"), table({2: ["planned"]}, env_id=None)])
+    assert only(frame).mixed == () and only(frame).outcome.tolist() == [["finished", "planned"]]
+
+
+def test_seed_streams_set_apart_are_seeds_of_their_own() -> None:
+    frame = pd.concat([table({1: [1.0]}, seed_init=0, seed_data=d, seed_dropout=0) for d in (0, 5)])
+    assert only(frame).seeds == ("0", "0 (data 5)")
+
+
+def test_a_run_that_two_sweeps_share_counts_once() -> None:
+    frame = table({1: [1.0]}, run_id="r", env_id="e")
+    assert only(pd.concat([frame.assign(sweep="a"), frame.assign(sweep="b", eval_loss_final=1.0)])).y.tolist() == [[1.0]]
+
+
+def test_setups_come_in_the_order_of_the_table() -> None:
+    frame = pd.concat([table({1: [1.0]}, setup=name) for name in ("z", "a")])
+    assert [cells.setup for cells in setups(frame, "eval_loss_final")] == ["z", "a"]
+
+
+@pytest.mark.parametrize(
+    ("frame", "response", "message"),
+    [
+        (pd.DataFrame({"accum": [1]}), "eval_loss_final", "lacks the columns seed, status"),
+        (table(Y).drop(columns=["setup", "setup_id"]), "eval_loss_final", "lacks the columns setup_id"),
+        (table(Y), "eval_los_final", "did you mean eval_loss_final"),
+        (table(Y), "status", "holds no numbers"),
+    ],
+)
+def test_a_table_that_cannot_be_used_names_what_is_wrong(frame: pd.DataFrame, response: str, message: str) -> None:
+    with pytest.raises(UserError, match=message):
+        list(setups(frame, response))

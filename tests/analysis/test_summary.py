@@ -1,0 +1,66 @@
+"""The closing text: aligned, at most 100 columns, the numbers of the verdict, nothing more precise than they are."""
+
+import re
+
+import numpy as np
+import pandas as pd
+
+from accum_sweeps.analysis.summary import render
+from tests.analysis.roots import table
+
+BASE = 2.0 + np.array([0.00, 0.03, -0.02, 0.01, 0.05])
+NOISE = 1e-3 * np.array([0.3, -0.5, 0.1, 0.4, -0.3])
+
+
+def two_setups() -> pd.DataFrame:
+    y = {1: BASE.tolist(), 2: (BASE + NOISE).tolist(), 16: BASE.tolist()}
+    diverged = {1: BASE.tolist(), 16: [*(BASE[:4] + 0.1 + NOISE[:4]).tolist(), "diverged"]}
+    return pd.concat([table(y, setup="lm-tiny adamw fp32"), table(diverged, setup="lm-tiny adamw amp_bf16 " + "norm " * 30)])
+
+
+def test_the_whole_text_of_a_small_sweep() -> None:
+    text = render(two_setups().query("setup_id == 'lm-tiny adamw fp32'"))
+    assert text.splitlines()[4:] == [
+        "lm-tiny adamw fp32",
+        "   k  runs   mean  difference         95 % interval  in sigma_tot     95 % interval",
+        "   1     5  2.014   reference  sigma_tot 0.027 nats",
+        "   2     5  2.014     0.00000  [-0.00048, +0.00048]         0.000  [-0.018, +0.018]",
+        "  16     5  2.014           0                [0, 0]             0            [0, 0]",
+        "  -> exactly the value of k=1 at k=16 in all 5 pairs of runs; no shift detected at k=2; the 95 %",
+        "     intervals exclude shifts beyond 0.018 sigma_tot (0.00049 nats); equivalence not judged (no",
+        "     margin); rounding not assessed (no controls)",
+    ]
+
+
+def test_no_line_is_wider_than_100_columns_and_columns_are_aligned() -> None:
+    text = render(two_setups())
+    assert max(map(len, text.splitlines())) <= 100
+    for block in text.split("\n\n")[1:]:
+        head, *rows = [line for line in block.splitlines() if re.match(r"  +(k|\d+)  ", line)]
+        place = head.index("difference") + len("difference")
+        assert all(row[place : place + 2] in ("  ", "") and row[place - 1] != " " for row in rows)
+
+
+def test_each_setup_has_its_sentence_and_diverged_runs_are_counted() -> None:
+    text = render(two_setups())
+    assert text.count("  -> ") == 2
+    assert "4 + 1 diverged" in text and "+0.1000" in text
+
+
+def test_an_unfinished_sweep_shows_what_there_is() -> None:
+    text = render(table({1: [2.0, "running"], 2: ["planned", "planned"]}))
+    assert "k=2 has no finished run (2 planned)" in text
+    assert re.search(r"^  2 +0 +\? +\? +\?$", text, re.MULTILINE)
+
+
+def test_setups_of_one_label_are_told_apart() -> None:
+    frame = pd.concat([table({1: [2.0]}, setup="lm").assign(setup_id=identity) for identity in ("0a", "0b")])
+    assert "lm (0a)" in render(frame) and "lm (0b)" in render(frame)
+
+
+def test_the_reference_can_be_chosen() -> None:
+    assert re.search(r"^ +16 .* reference ", render(two_setups(), reference=16), re.MULTILINE)
+
+
+def test_an_empty_table_is_no_error() -> None:
+    assert render(two_setups().iloc[:0]) == "No run to tell of yet."
