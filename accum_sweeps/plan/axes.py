@@ -70,14 +70,16 @@ def parse_zip(raw: Any, where: str) -> list[list[str]]:
     return [[str(name) for name in group] for group in groups]
 
 
-def check_rule(rule: Rule, axes: Mapping[str, Axis], where: str) -> None:
-    """ConfigError if ``rule`` names an unknown axis, or a value that the axis does not take."""
+def check_rule(rule: Rule, places: Sequence[Mapping[str, Axis]], where: str) -> None:
+    """ConfigError if ``rule`` names an axis, or a value of one, that is in none of ``places``."""
     for name, values in rule.items():
-        if name not in axes:
-            raise ConfigError(f"{where}.{name}", list(values), f"there is no such axis here; {one_of(name, axes)}")
+        axes = [place[name] for place in places if name in place]
+        if not axes:
+            known = {axis for place in places for axis in place}
+            raise ConfigError(f"{where}.{name}", list(values), f"there is no such axis here; {one_of(name, known)}")
         for value in values:
-            if not contains(axes[name].values, value):
-                allowed = one_of(show(value), [show(v) for v in axes[name].values[:50]])
+            if not any(contains(axis.values, value) for axis in axes):
+                allowed = one_of(show(value), {show(v) for axis in axes for v in axis.values[:50]})
                 raise ConfigError(f"{where}.{name}", value, f"matches nothing, as the axis does not take this value; {allowed}")
 
 
@@ -108,6 +110,11 @@ def show(value: Any) -> str:
     if isinstance(value, (list, tuple, range)):
         return ",".join(show(item) for item in value)
     return json.dumps(value) if isinstance(value, Mapping) else str(value)
+
+
+def brief(values: Sequence[Any]) -> str:
+    """The values of an axis, the middle of a long one left out."""
+    return show(values) if len(values) <= 10 else f"{show(values[:3])},...,{show(values[-1])} ({len(values)} values)"
 
 
 def prefix_clash(names: Iterable[str], groups: Container[str]) -> tuple[str, str] | None:

@@ -4,7 +4,19 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from accum_sweeps.plan.axes import Axis, Rule, check_rule, contains, parse_axes, parse_axis, parse_rules, parse_zip, prefix_clash, show
+from accum_sweeps.plan.axes import (
+    Axis,
+    Rule,
+    brief,
+    check_rule,
+    contains,
+    parse_axes,
+    parse_axis,
+    parse_rules,
+    parse_zip,
+    prefix_clash,
+    show,
+)
 from accum_sweeps.plan.cells import Compose, suggestion
 from accum_sweeps.plan.errors import ConfigError, one_of
 from accum_sweeps.plan.grid import Block, Grid
@@ -86,9 +98,8 @@ class _Maker:
     def block(self, where: str, before: Mapping[str, Axis], part: Mapping[str, Any]) -> Block:
         dot = f"{where}." if where else ""
         axes = self.edit(before)
-        possible = {name: _union(before.get(name), axes.get(name)) for name in {**before, **axes}}
-        rules = {key: self.rules(part.get(key) or [], f"{dot}{key}", possible, axes) for key in ("exclude", "only")}
-        axes = self.drop_void(axes, possible, f"{dot}axes")
+        rules = {key: self.rules(part.get(key) or [], f"{dot}{key}", before, axes) for key in ("exclude", "only")}
+        axes = self.drop_void(axes, before, f"{dot}axes")
         whens = [axis.when for axis in axes.values() if axis.when]
         return Block(
             name=where,
@@ -107,20 +118,20 @@ class _Maker:
                 result[name] = Axis(name=name, values=[value], when=result[name].when)
         return {name: axis for name, axis in result.items() if name not in self.edits.removed}
 
-    def rules(self, raw: Any, where: str, possible: Mapping[str, Axis], axes: Mapping[str, Axis]) -> list[Rule]:
+    def rules(self, raw: Any, where: str, before: Mapping[str, Axis], axes: Mapping[str, Axis]) -> list[Rule]:
         """The conditions at ``where``: right in themselves, and told about if the command line left them nothing."""
         rules = parse_rules(raw, where)
         for rule in rules:
-            check_rule(rule, possible, where)
+            check_rule(rule, (before, axes), where)
             if self.is_void(rule, axes):
                 self.notices.append(f"{where}: the condition {_words(rule)} matches nothing with the axes of the command line")
         return rules
 
-    def drop_void(self, axes: Mapping[str, Axis], possible: Mapping[str, Axis], where: str) -> dict[str, Axis]:
+    def drop_void(self, axes: Mapping[str, Axis], before: Mapping[str, Axis], where: str) -> dict[str, Axis]:
         """Without the axes whose condition the command line made impossible."""
         kept = {}
         for name, axis in axes.items():
-            check_rule(axis.when, possible, f"{where}.{name}.when")
+            check_rule(axis.when, (before, axes), f"{where}.{name}.when")
             if self.is_void(axis.when, axes):
                 self.notices.append(f"axis {name} left out: no axis of the command line meets its condition {_words(axis.when)}")
             else:
@@ -162,23 +173,23 @@ class _Maker:
         fixed = {name: value for name, value in self.edits.fixed.items() if name in axes}
         for name, value in fixed.items():
             if not contains(axes[name].values, value):
-                self.notices.append(f"{where} is left out: it is for {name}={show(axes[name].values)}, not for {show(value)}")
+                self.notices.append(f"{where} is left out: it is for {name}={brief(axes[name].values)}, not for {show(value)}")
                 return None
         kept = {name: Axis(name=name, values=[fixed[name]], when=axis.when) if name in fixed else axis for name, axis in axes.items()}
         return Block(name=where, dimensions=tuple((axis,) for axis in kept.values()))
 
     def check(self, block: Block) -> None:
-        dot = f"{block.name}." if block.name else ""
+        dot = block.name + "." if "extra[" in block.name else f"{block.name}.axes." if block.name else "axes."
         clash = prefix_clash(block.axes, self.groups)
         if clash:
-            raise ConfigError(f"{dot}axes.{clash[1]}", show(block.axes[clash[1]].values), f"is set already by the axis {clash[0]}")
+            raise ConfigError(f"{dot}{clash[1]}", brief(block.axes[clash[1]].values), f"is set already by the axis {clash[0]}")
         earlier: set[str] = set()
         for dimension in block.dimensions:
             for axis in dimension:
-                self.check_name(f"{dot}axes.{axis.name}", axis)
+                self.check_name(f"{dot}{axis.name}", axis)
                 for name in axis.when:
                     if name not in earlier:
-                        raise ConfigError(f"{dot}axes.{axis.name}.when", name, f"must be an axis that comes before {axis.name}")
+                        raise ConfigError(f"{dot}{axis.name}.when", name, f"must be an axis that comes before {axis.name}")
             earlier.update(axis.name for axis in dimension)
 
     def check_name(self, key: str, axis: Axis) -> None:
@@ -202,18 +213,12 @@ class _Maker:
                 self.notices.append(f"axis {name} reduced to {show(value)}, as the command line sets it")
         for name, raw in self.edits.axes.items():
             if name in self.before:
-                new = show(parse_axis(name, raw).values)
-                self.notices.append(f"axis {name} replaced: {show(self.before[name].values)} -> {new}")
+                new = brief(parse_axis(name, raw).values)
+                self.notices.append(f"axis {name} replaced: {brief(self.before[name].values)} -> {new}")
 
 
 def _words(rule: Rule) -> str:
-    return " ".join(f"{name}={show(values)}" for name, values in rule.items())
-
-
-def _union(a: Axis | None, b: Axis | None) -> Axis:
-    axis = a or b
-    assert axis is not None
-    return Axis(name=axis.name, values=[*(a.values if a else ()), *(b.values if b and b is not a else ())])
+    return " ".join(f"{name}={brief(values)}" for name, values in rule.items())
 
 
 def _check_zip(where: str, axes: Sequence[Axis]) -> None:
