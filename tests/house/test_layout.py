@@ -1,6 +1,7 @@
 """The folders at the top are what the package reaches through its links, and nothing in them points to one machine."""
 
 import re
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -43,3 +44,11 @@ def test_the_search_for_homes_tells_them_from_other_paths(line: str, is_home: bo
 def test_every_folder_of_code_is_a_package(folder: str) -> None:
     code = {path.parent for path in (ROOT / folder).rglob("*.py")}
     assert sorted(str(p) for p in code if not (p / "__init__.py").is_file()) == []
+
+
+def test_every_module_of_the_package_stands_in_a_layer() -> None:
+    contracts = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["importlinter"]["contracts"]
+    layers = next(contract["layers"] for contract in contracts if contract["id"] == "layers")
+    placed = {name for layer in layers for name in re.findall(r"accum_sweeps\.(\w+)", layer)}
+    modules = {path.stem for path in (ROOT / "accum_sweeps").iterdir() if path.suffix == ".py" or (path / "__init__.py").is_file()}
+    assert modules - placed == {"__init__", "conf"}
