@@ -11,7 +11,7 @@ from accum_sweeps.record.store import DamagedRunError, History, RootDir, RunDir
 DONE = ("finished", "diverged")
 
 
-@dataclass(kw_only=True)
+@dataclass(kw_only=True, eq=False)
 class Outcome:
     """One run in one environment: ``values`` by outcome column of the table, the curve as far as it counts, and what is damaged."""
 
@@ -33,12 +33,13 @@ def read_outcomes(root: RootDir, run_id: str, now: float | None = None) -> Itera
     """
     found = [_read(root.run_dir(run_id, env_id), env_id) for env_id in root.environments(run_id)]
     done = [outcome for outcome in found if outcome.is_done]
-    if done:
-        yield from done
-        return
-    state = run_state(root, run_id, now=now)
-    newest = next((outcome for outcome in found if outcome.values["env_id"] == state.env_id), None)
-    yield _unfinished(newest or Outcome(values={"env_id": state.env_id or None}), state)
+    if not done:
+        state = run_state(root, run_id, now=now)
+        newest = next((outcome for outcome in found if outcome.values["env_id"] == state.env_id), None)
+        done = [_unfinished(newest or Outcome(values={"env_id": state.env_id or None}), state)]
+    # What is damaged is told even of an environment that gives no row.
+    done[0].problems += [problem for outcome in found if outcome not in done for problem in outcome.problems]
+    yield from done
 
 
 def _read(run_dir: RunDir, env_id: str) -> Outcome:

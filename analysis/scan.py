@@ -11,6 +11,7 @@ import pandas as pd
 
 from accum_sweeps.analysis.outcomes import DONE, Outcome, read_outcomes
 from accum_sweeps.analysis.table import OUTCOME_COLUMNS, is_setting, typed
+from accum_sweeps.plan.errors import UserError
 from accum_sweeps.plan.flat import flatten
 from accum_sweeps.plan.spec import SPEC_VERSION, Setup
 from accum_sweeps.record.state import file_system_now
@@ -32,12 +33,21 @@ class PlannedRows:
     runs: Sequence[PlannedRun]
     revision: Sequence[int]
     newest: int
+    problems: Sequence[str]
 
 
 def planned_rows(sweep: SweepDir) -> PlannedRows:
-    """All runs that the sweep ever planned. Raises UserError if it was never planned or a plan is damaged."""
-    revisions = sweep.revisions()
-    plans = [sweep.read_plan(number) for number in reversed(revisions)] or [sweep.read_plan()]
+    """All runs that the sweep ever planned; older revisions that are damaged are left out and named.
+
+    Raises UserError if the sweep was never planned or its newest plan is damaged.
+    """
+    problems: list[str] = []
+    plans = [sweep.read_plan()]
+    for number in reversed(sweep.revisions()[:-1]):
+        try:
+            plans.append(sweep.read_plan(number))
+        except UserError as error:
+            problems.append(str(error))
     setups: dict[str, tuple[int, Setup, str]] = {}
     runs: dict[str, tuple[PlannedRun, int]] = {}
     for plan in plans:
@@ -47,7 +57,7 @@ def planned_rows(sweep: SweepDir) -> PlannedRows:
                 runs[run.run_id] = (run._replace(setup=numbers[run.setup]), plan.revision)
     kept, revision = zip(*runs.values(), strict=True) if runs else ((), ())
     _, kinds, labels = zip(*setups.values(), strict=True)
-    return PlannedRows(setups=kinds, labels=labels, runs=kept, revision=revision, newest=plans[0].revision)
+    return PlannedRows(setups=kinds, labels=labels, runs=kept, revision=revision, newest=plans[0].revision, problems=problems)
 
 
 def plan_frame(rows: PlannedRows, sweep: str) -> pd.DataFrame:
@@ -121,7 +131,7 @@ class Scan:
 def scan(sweep: SweepDir, earlier: pd.DataFrame | None) -> Scan:
     """Compare the plan with ``earlier``, a results table of the same sweep: its done rows are reused while their directories exist."""
     planned = planned_rows(sweep)
-    result = Scan(root=sweep.root, sweep=sweep, planned=planned, earlier=earlier)
+    result = Scan(root=sweep.root, sweep=sweep, planned=planned, earlier=earlier, problems=list(planned.problems))
     known: dict[RowKey, int] = {}
     if earlier is not None:
         known = {key: row for row, (key, status) in enumerate(zip(_keys(earlier), earlier["status"], strict=True)) if status in DONE}

@@ -21,12 +21,24 @@ def render(results: pd.DataFrame, reference: int | None = None, response: str = 
     ``results`` is a results table; ``reference``, ``response`` and ``margin`` as in :func:`accum_sweeps.analysis.verdict.verdict`.
     The intervals are 95 % t intervals of the mean paired difference; sigma_tot is the SD over seeds of the reference arm.
     """
-    verdicts = verdict(results, response=response, reference=reference, margin=margin)
+    current = _of_newest_plan(results)
+    verdicts = verdict(current, response=response, reference=reference, margin=margin)
     if not verdicts:
         return "No run to tell of yet."
     shared = Counter(each.setup for each in verdicts)
     names = [f"{each.setup} ({each.setup_id})" if shared[each.setup] > 1 else each.setup for each in verdicts]
-    return "\n\n".join([_legend(verdicts), *(_block(name, each) for name, each in zip(names, verdicts, strict=True))])
+    blocks = [_block(name, each) for name, each in zip(names, verdicts, strict=True)]
+    older = results["setup_id"].nunique() - len(verdicts) if len(current) < len(results) else 0
+    last = [f"{older} setups of earlier plans of this sweep are in the results table and not shown here."] if older else []
+    return "\n\n".join([_legend(verdicts), *blocks, *last])
+
+
+def _of_newest_plan(results: pd.DataFrame) -> pd.DataFrame:
+    """The rows of those setups that the newest revision of each sweep's plan still holds, with all runs ever done of them."""
+    if "revision" not in results or "sweep" not in results:
+        return results
+    newest = results["revision"] == results.groupby("sweep")["revision"].transform("max")
+    return results[results["setup_id"].isin(results.loc[newest, "setup_id"])]
 
 
 def _legend(verdicts: Verdicts) -> str:

@@ -81,6 +81,23 @@ def test_runs_of_older_revisions_stay_once_they_are_done(tmp_path: Path) -> None
     assert frame["status"].tolist() == ["planned", "finished"]
 
 
+def test_an_older_plan_that_is_damaged_is_named_and_left_out(tmp_path: Path) -> None:
+    sweep = plan(tmp_path, SPECS)
+    plan(tmp_path, [make_spec(seed=7)])
+    (sweep.path / "plan.1.jsonl").write_text("{")
+    with pytest.warns(DamagedRunWarning, match=r"plan.1.jsonl is damaged"):
+        assert load(tmp_path)["seed"].tolist() == [7]
+
+
+def test_damage_in_another_environment_is_told_too(tmp_path: Path) -> None:
+    sweep = plan(tmp_path, SPECS)
+    finish(sweep.root, SPECS[0], 2.0)
+    finish(sweep.root, SPECS[0], 2.0, env_id=OTHER_ENV)
+    (sweep.root.run_dir(SPECS[0].run_id, OTHER_ENV).path / "spec.json").write_text("{")
+    with pytest.warns(DamagedRunWarning, match=OTHER_ENV):
+        assert load(tmp_path).query("status == 'finished'")["env_id"].tolist() == [ENV]
+
+
 def test_all_sweeps_of_a_root_or_one(tmp_path: Path) -> None:
     sweep = plan(tmp_path, SPECS[:2], "a")
     plan(tmp_path, SPECS[1:3], "b")

@@ -58,6 +58,16 @@ def test_setups_of_one_label_are_told_apart() -> None:
     assert "lm (0a)" in render(frame) and "lm (0b)" in render(frame)
 
 
+def test_setups_of_earlier_plans_are_counted_and_not_shown() -> None:
+    old = table({1: [9.0]}, setup="old", sweep="s", revision=1)
+    kept = table({1: [2.0]}, setup="kept", sweep="s", revision=1)
+    new = table({2: [2.0]}, setup="kept", sweep="s", revision=2)
+    text = render(pd.concat([new, kept, old]))
+    assert "1 setups of earlier plans" in text and "old\n" not in text
+    assert re.search(r"^  1 +1 ", text, re.MULTILINE) and re.search(r"^  2 +1 ", text, re.MULTILINE)
+    assert "earlier plans" not in render(pd.concat([new, kept]))
+
+
 def test_the_reference_can_be_chosen() -> None:
     assert re.search(r"^ +16 .* reference ", render(two_setups(), reference=16), re.MULTILINE)
 
