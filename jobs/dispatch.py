@@ -14,7 +14,7 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -77,7 +77,8 @@ class Job:
     pool: SlotPool
     handle: "submitit.Job[Any]"
     reader: JournalReader
-    processes: list[tuple[int, int]] = field(default_factory=list)
+    supervisor: tuple[int, int] = (0, 0)
+    worker: tuple[int, int] = (0, 0)
     holding: dict[str, Any] | None = None
     taken: int = 0
     left: WorkEnd | None = None
@@ -86,7 +87,8 @@ class Job:
     def apply(self, event: dict[str, Any]) -> None:
         """Take note of a journal line."""
         if event["event"] in ("job", "worker"):
-            self.processes.append((event["pid"], event["pid_start"]))
+            process = event["pid"], event["pid_start"]
+            self.supervisor, self.worker = (process, self.worker) if event["event"] == "job" else (self.supervisor, process)
         elif event["event"] == "claimed":
             self.holding, self.taken = event, self.taken + 1
         elif event["event"] in ("ended", "died"):
@@ -94,23 +96,30 @@ class Job:
         elif event["event"] == "left":
             self.left = WorkEnd(event["kind"], event["message"])
 
-    def signal(self, number: int) -> None:
-        """Send a signal; the job's own process passes TERM on to what it started."""
-        with contextlib.suppress(ProcessLookupError):
-            os.kill(int(self.handle.job_id), number)
+    @property
+    def is_over(self) -> bool:
+        """Whether nobody watches over a worker any more. The supervisor does, even without submitit's process above it."""
+        return bool(self.handle.done()) and not is_alive(*self.supervisor)
+
+    def stop(self) -> None:
+        """Ask it to save what it has and to go; submitit's process passes TERM on."""
+        if self.handle.done():
+            _send(self.supervisor, signal.SIGTERM)
+        else:
+            os.kill(int(self.handle.job_id), signal.SIGTERM)
 
     def kill(self) -> None:
         """End all its processes at once."""
-        for pid, start in self.processes:
-            if is_alive(pid, start):
-                with contextlib.suppress(ProcessLookupError):
-                    os.kill(pid, signal.SIGKILL)
-        self.signal(signal.SIGKILL)
+        if not self.handle.done():
+            os.kill(int(self.handle.job_id), signal.SIGKILL)
+        _send(self.supervisor, signal.SIGKILL)
+        _send(self.worker, signal.SIGKILL)
 
-    @property
-    def has_processes(self) -> bool:
-        """Whether a worker outlives the job that should watch it."""
-        return any(is_alive(pid, start) for pid, start in self.processes)
+
+def _send(process: tuple[int, int], number: int) -> None:
+    if is_alive(*process):
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(process[0], number)
 
 
 class WorkerJob:
@@ -306,7 +315,7 @@ class _Local(_Dispatcher):
         """One look at everything; False when there is nothing more to wait for."""
         for job in list(self.jobs):
             self._read(job)
-            if job.handle.done():
+            if job.is_over:
                 self._reap(job)
         now = time.monotonic()
         if now - self.looked > LOOK_S:
@@ -368,7 +377,7 @@ class _Local(_Dispatcher):
         self._read(job)
         if job.ended is None:
             job.ended = time.monotonic()
-        if job.has_processes:  # its supervisor was killed; the worker notices and saves what it has
+        if is_alive(*job.worker):  # its supervisor was killed; the worker notices and saves what it has
             if time.monotonic() - job.ended > self.order.resources.stop_grace_s:
                 job.kill()
             return
@@ -408,7 +417,7 @@ class _Local(_Dispatcher):
         elif now - self.signalled > LOOK_S:  # again and again: a job that is just starting may miss one
             self.signalled = now
             for job in self.jobs:
-                job.signal(signal.SIGTERM)
+                job.stop()
 
 
 @contextlib.contextmanager

@@ -87,7 +87,7 @@ def test_a_killed_command_leaves_no_process_and_its_runs_continue(folder: Path) 
     wait_until(lambda: not processes(folder), 4.0)
     states = [run_state(root, run.run_id) for run in plan.runs]
     assert [s.status for s in states] == ["planned"] * 4
-    assert {s.reason for s in states if s.step} == {"the command that started this worker is gone"}
+    assert {s.reason for s in states if s.step} == {"stopped by SIGTERM"}
     assert_all_continue(folder, root, plan)
 
 
@@ -118,7 +118,8 @@ def test_ctrl_c_reaches_a_whole_terminal_and_no_worker_is_cut_off(folder: Path) 
 def test_a_worker_that_does_not_stop_is_killed_after_its_grace(folder: Path) -> None:
     root, _, plan = make_sweep(folder, seeds(1))
     command = start_command(folder, fake={"by_seed": {"0": "hang"}}, stop_grace_s=1.0)
-    wait_until(lambda: running_steps(root, plan) == [1])
+    wait_until(lambda: running_steps(root, plan))
+    time.sleep(0.3)
     command.send_signal(signal.SIGINT)
     assert finish(command)["counts"] == {"lost": 1}
     assert "did not stop within 1 s" in run_state(root, plan.runs[0].run_id).reason
@@ -126,8 +127,8 @@ def test_a_worker_that_does_not_stop_is_killed_after_its_grace(folder: Path) -> 
 
 
 @pytest.mark.parametrize("victim", ["worker", "supervisor", "controller"])
-def test_a_killed_worker_is_replaced(folder: Path, victim: str) -> None:
-    root, _, plan = make_sweep(folder, seeds(4))
+def test_a_killed_process_costs_one_attempt_at_most(folder: Path, victim: str) -> None:
+    root, _, _ = make_sweep(folder, seeds(4))
     command = start_command(folder, fake=SLOW)
     claimed = wait_until(lambda: events(folder, "claimed"))[0]
     job = next(event for event in events(folder, "job") if event["job"] == run_state(root, claimed["run"]).claim["job"])
@@ -135,7 +136,7 @@ def test_a_killed_worker_is_replaced(folder: Path, victim: str) -> None:
     wait_until(lambda: run_state(root, claimed["run"]).step >= 2)
     os.kill(pid, signal.SIGKILL)
     assert finish(command)["counts"] == {"finished": 4}
-    assert run_state(root, claimed["run"]).attempt == 2
+    assert run_state(root, claimed["run"]).attempt == (1 if victim == "controller" else 2)
     assert not processes(folder)
 
 
