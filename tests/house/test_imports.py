@@ -9,8 +9,8 @@ import pytest
 from tests.house.checkout import ROOT
 
 HEAVY = ("torch", "mlflow", "pandas", "pyarrow", "scipy", "matplotlib", "sklearn")
-LIGHT = ("__init__.py", "__main__.py", "plan/*.py", "record/*.py", "jobs/*.py")
-ONLY_IN_PROCESSES_OF_THEIR_OWN = ("engine", "mlflow_sync")  # the part of a worker that computes; the replay
+LIGHT = ("*.py", "plan/*.py", "record/*.py", "jobs/*.py")
+ONLY_IN_PROCESSES_OF_THEIR_OWN = ("execute", "engine", "mlflow_client")  # the part of a worker that computes; the replay
 
 
 def light_modules() -> list[str]:
