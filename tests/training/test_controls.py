@@ -51,6 +51,13 @@ def test_order_takes_the_same_micro_batches_in_another_order(step: int) -> None:
 
 
 @pytest.mark.parametrize("step", range(1, 30))
+def test_order_does_more_than_swap_the_first_two_whose_sum_would_be_the_same(step: int) -> None:
+    ordered = [part[0] for part in parts_of(step, accum=4, global_batch=4, control="order")]
+    assert sorted(ordered) == [0, 1, 2, 3]
+    assert ordered[2:] != [2, 3]
+
+
+@pytest.mark.parametrize("step", range(1, 30))
 def test_permute_keeps_the_members_and_changes_every_order(step: int) -> None:
     plain, permuted = parts_of(accum=2, global_batch=4), parts_of(step, accum=2, global_batch=4, control="permute")
     assert permuted == [part[::-1] for part in plain]

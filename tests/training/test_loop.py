@@ -88,14 +88,15 @@ def test_each_seed_stream_counts(stream: str) -> None:
 
 
 def test_the_accumulation_factor_changes_nothing_in_exact_arithmetic() -> None:
-    losses = [[r.values["train_loss"] for r in session(make_spec(dtype="fp64", accum=k, **{"optimizer.lr": 0.1})).steps()] for k in (1, 4, 16)]
+    losses = [
+        [r.values["train_loss"] for r in session(make_spec(dtype="fp64", accum=k, **{"optimizer.lr": 0.1})).steps()] for k in (1, 4, 16)
+    ]
     assert losses[1] == pytest.approx(losses[0], rel=1e-12)
     assert losses[2] == pytest.approx(losses[0], rel=1e-12)
 
 
 def test_an_optimizer_of_the_tasks_own_keeps_its_rate_and_is_not_clipped() -> None:
-    own = torch.optim.SGD([torch.zeros(1)], lr=0.25)
-    run = session(make_spec(**{"optimizer.max_norm": 1e-9}), own=own)
+    run = session(make_spec(**{"optimizer.max_norm": 1e-9}), own_lr=0.25)
     start = torch.cat([p.detach().flatten().clone() for p in run.training.parameters])
     record = next(run.steps())
     moved = torch.cat([p.detach().flatten() for p in run.training.parameters]) - start

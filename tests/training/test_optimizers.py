@@ -1,6 +1,7 @@
 """torch's optimizers with the specified settings, and the learning rate by optimizer step."""
 
 import math
+from typing import Any
 
 import pytest
 import torch
@@ -79,7 +80,8 @@ def test_a_warmup_as_long_as_the_run_is_possible() -> None:
 
 def test_the_rate_is_set_from_each_groups_own_start_and_does_not_drift() -> None:
     layers = [torch.nn.Linear(1, 1), torch.nn.Linear(1, 1)]
-    optimizer = torch.optim.SGD([{"params": layers[0].parameters()}, {"params": layers[1].parameters(), "lr": 0.3}], lr=1.0)
+    groups: list[dict[str, Any]] = [{"params": layers[0].parameters()}, {"params": layers[1].parameters(), "lr": 0.3}]
+    optimizer = torch.optim.SGD(groups, lr=1.0)
     for factor in (0.5, 0.1, 0.5):
         optimizers.set_lr(optimizer, factor)
     assert [group["lr"] for group in optimizer.param_groups] == [0.5, 0.15]

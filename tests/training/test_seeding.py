@@ -12,9 +12,10 @@ def test_a_place_gives_the_same_numbers_whatever_was_drawn_before() -> None:
 
 
 def test_streams_seeds_and_counters_give_different_numbers() -> None:
-    places = [("data", 0, 1), ("init", 0, 1), ("data", 1, 0), ("data", 1, 1), ("data", 0, 11), ("data", 0, 1, 1), ("data", 0, "1")]
-    assert len({seeding.key(*place) for place in places}) == len(places)
-    assert len({float(seeding.generator(*place).random()) for place in places}) == len(places)
+    places: list[tuple[str, int, tuple[int | str, ...]]] = [("data", 0, (1,)), ("init", 0, (1,)), ("data", 1, (0,)), ("data", 1, (1,))]
+    places += [("data", 0, (11,)), ("data", 0, (1, 1)), ("data", 0, ("1",))]
+    assert len({seeding.key(stream, seed, *counters) for stream, seed, counters in places}) == len(places)
+    assert len({float(seeding.generator(stream, seed, *counters).random()) for stream, seed, counters in places}) == len(places)
 
 
 def test_the_numbers_are_the_same_for_ever() -> None:

@@ -17,8 +17,8 @@ INPUTS = 5
 class ToyTask:
     """Rows of INPUTS numbers with a linear target; ``bad_step`` gets an infinite target."""
 
-    def __init__(self, spec: RunSpec, *, dropout: float = 0.0, bad_step: int = 0, own: torch.optim.Optimizer | None = None) -> None:
-        self.spec, self.dropout, self.bad_step, self.own = spec, dropout, bad_step, own
+    def __init__(self, spec: RunSpec, *, dropout: float = 0.0, bad_step: int = 0, own_lr: float | None = None) -> None:
+        self.spec, self.dropout, self.bad_step, self.own_lr = spec, dropout, bad_step, own_lr
         self.modes: list[bool] = []
         self.kept: dict[str, Any] = {}
 
@@ -31,7 +31,7 @@ class ToyTask:
         return model
 
     def optimizer(self, model: torch.nn.Module) -> torch.optim.Optimizer | None:
-        return self.own and type(self.own)(model.parameters(), lr=self.own.defaults["lr"])
+        return None if self.own_lr is None else torch.optim.SGD(model.parameters(), lr=self.own_lr)
 
     def batch(self, step: int) -> Any:
         rng = seeding.generator("data", self.spec.seed_data, step)

@@ -6,7 +6,6 @@ from pathlib import Path
 import pytest
 
 from accum_sweeps.plan.errors import ConfigError
-from accum_sweeps.training.data import byte_files
 from accum_sweeps.training.data.byte_files import LIBRARY_BYTES, standard_library, text_files
 
 
@@ -79,6 +78,6 @@ def test_missing_and_unmatched_and_unreadable_files_are_named(tmp_path: Path, mo
     def refuse(path: Path) -> bytes:
         raise PermissionError(13, "Permission denied")
 
-    monkeypatch.setattr(byte_files.Path, "read_bytes", refuse)
+    monkeypatch.setattr(Path, "read_bytes", refuse)
     with pytest.raises(ConfigError, match=r"data\.path=.*cannot be read: Permission denied"):
         text_files(tmp_path, "**/*.txt")

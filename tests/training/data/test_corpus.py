@@ -71,7 +71,7 @@ def test_token_ids_beyond_the_vocabulary_are_refused(tmp_path: Path) -> None:
 
 def test_the_end_of_a_token_file_is_the_evaluation_text(tmp_path: Path) -> None:
     part = corpus.identify(tokens(tmp_path, np.arange(1000, dtype=np.uint16)))
-    loaded = corpus.load(part)  # type: ignore[arg-type]
+    loaded = corpus.load(part)
     assert (loaded.train.tokens[-1], loaded.evaluation.tokens[0], loaded.evaluation.tokens[-1]) == (749, 750, 999)
 
 
@@ -87,4 +87,4 @@ def test_a_worker_refuses_another_content_than_was_planned(tmp_path: Path) -> No
 def test_a_text_edited_between_two_plans_in_one_process_is_read_again(tmp_path: Path) -> None:
     first = corpus.identify(text(tmp_path))
     second = corpus.identify(text(tmp_path, b"another text, a long one\n" * 50))
-    assert corpus.load(second).hash != first.hash  # type: ignore[arg-type, union-attr]
+    assert corpus.load(second).hash != first.hash  # type: ignore[union-attr]
