@@ -105,4 +105,4 @@ def _check_parts(values: Mapping[str, Any]) -> None:
 
 def _keys(group: str, values: Mapping[str, Any]) -> set[str]:
     kind = KINDS[group].get(str(values.get("kind")))
-    return {*(names(kind) if kind else ()), *values} - {"name"}
+    return {*(names(kind) if kind else values), "kind"} - {"name"}

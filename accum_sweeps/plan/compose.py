@@ -152,7 +152,8 @@ def _message(error: BaseException) -> str:
         return f"{mark.name}, line {mark.line + 1}: {error.problem}"
     if not str(error).strip() and error.__cause__ is not None:
         return _message(error.__cause__)
-    lines = [line.strip() for line in str(error).splitlines() if line.strip() and not line.strip().startswith("object_type=")]
+    text = str(error).partition("Config search path:")[0]
+    lines = [line.strip() for line in text.splitlines() if line.strip() and not line.strip().startswith("object_type=")]
     hints = [hint for words, hint in HINTS.items() if words in str(error)]
     return "\n  ".join([line for line in lines if "hydra.cc" not in line and line != "full_key:"] + hints)
 
