@@ -40,7 +40,7 @@ class Cursor:
         self.read()
 
     def read(self) -> None:
-        """Take over what is on disk, where another process may have written since."""
+        """Take over what another process may have written since."""
         if (seen := self._stamp()) == self._seen:
             return
         self.entries, self._seen = {}, seen
@@ -49,14 +49,19 @@ class Cursor:
                 change = json.loads(line)
                 self._apply(str(change.pop("entry")), change)
 
-    def open(self) -> None:
-        """Begin to write. A process's first time rewrites the journal without what later lines replaced and without half a line."""
-        self.close()
+    @contextlib.contextmanager
+    def writing(self) -> Iterator[None]:
+        """Write for as long as the block lasts, going on from what is on disk.
+
+        A process's first time rewrites the journal without what later lines replaced and without half a line at its end.
+        """
+        self.read()
         if not self._is_compact:
             write_text(self.path, "".join(_line(name, facts) for name, facts in self.entries.items()))
             self._is_compact = True
-        self._file = self.path.open("ab", buffering=0)
-        self._seen = self._stamp()
+        with self.path.open("ab", buffering=0) as self._file:
+            yield
+        self._file, self._seen = None, self._stamp()
 
     def update(self, entry: str, **facts: Any) -> None:
         """Record facts of an entry, at once; those not named stay."""
@@ -70,12 +75,6 @@ class Cursor:
     def forget(self, entry: str) -> None:
         """Record that nothing is known of an entry any more."""
         self.update(entry, forget=True)
-
-    def close(self) -> None:
-        """End writing."""
-        if self._file is not None:
-            self._file.close()
-            self._file, self._seen = None, self._stamp()
 
     def _stamp(self) -> tuple[int, int]:
         try:

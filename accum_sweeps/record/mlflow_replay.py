@@ -86,16 +86,13 @@ class Replay:
             if not is_held:
                 report.is_busy = True
                 return report
-            self.cursor.read()
-            self.cursor.open()
             try:
-                self._pass(report, is_over, files, verify)
+                with self.cursor.writing():
+                    self._pass(report, is_over, files, verify)
             except UnreachableError as error:
                 report.warning = f"MLflow cannot be reached: {error}"
             except RefusedError as error:
                 report.warning = f"MLflow refuses the sweep: {error}"
-            finally:
-                self.cursor.close()
         return report
 
     def _pass(self, report: SyncReport, is_over: bool, files: Sequence[Path], verify: bool) -> None:
@@ -171,7 +168,8 @@ class Pass:
             runs = self.tracker.find_runs({"sweep_id": sweep_id(self.sweep)})
             if verify:
                 self._verify(runs)
-            self.found = {(tags.get("run_id", ""), tags.get("env_id", "")): run for run, tags in runs.items()}
+            known = {entry.get("id") for entry in self.cursor.entries.values()}
+            self.found = {(tags.get("run_id", ""), tags.get("env_id", "")): run for run, tags in runs.items() if run not in known}
         if not identifier:
             identifier = self.found.get(("", "")) or self._create_sweep()
             self.cursor.update(SWEEP, id=identifier)
@@ -288,16 +286,21 @@ class RunReplay:
 
     def _bring(self) -> None:
         curves = Curves() if self.is_damaged else run_samples(self.history, self.run.steps)
-        params = self.run.params(self.altered)
         self.altered |= curves.altered
-        identifier = self._identifier()
-        if not self.entry.get("params"):
-            self.altered |= dict.fromkeys(self.work.tracker.log_params(identifier, params))
-            self.work.cursor.update(self.run_id, params=True)
+        identifier = self._prepared()
         if not self.is_damaged:
             identifier = self._continue(identifier, curves.samples)
             self._send(identifier, curves.samples)
         self._tell(identifier)
+
+    def _prepared(self) -> str:
+        """The run's id in MLflow, its parameters there."""
+        params = self.run.params(self.altered)
+        identifier = self._identifier()
+        if not self.entry.get("params"):
+            self.altered |= dict.fromkeys(self.work.tracker.log_params(identifier, params))
+            self.work.cursor.update(self.run_id, params=True)
+        return identifier
 
     @property
     def entry(self) -> dict[str, Any]:
@@ -306,6 +309,10 @@ class RunReplay:
 
     def _identifier(self) -> str:
         """The run's id in MLflow; it is created unless it exists."""
+        if self.entry.get("is_replaced"):
+            with contextlib.suppress(UnknownRunError, DeletedRunError, RefusedError):
+                self.work.tracker.delete_run(self.entry["id"])
+            self.work.cursor.forget(self.run_id)
         if "id" in self.entry:
             return str(self.entry["id"])
         found = self.work.found.pop((self.run_id, self.state.env_id), None)
@@ -334,12 +341,9 @@ class RunReplay:
         if self.work.tracker.samples(identifier) <= {sample[:3] for sample in samples}:
             self.work.cursor.update(self.run_id, sent=0, last=None, is_found=False)
             return identifier
-        self.work.tracker.delete_run(identifier)
-        self.work.cursor.forget(self.run_id)
-        identifier = self._identifier()
-        self.altered |= dict.fromkeys(self.work.tracker.log_params(identifier, self.run.params(self.altered)))
-        self.work.cursor.update(self.run_id, params=True)
-        return identifier
+        # Noted first: after a crash in between, a deleted run would look as if a person had deleted it.
+        self.work.cursor.update(self.run_id, is_replaced=True)
+        return self._prepared()
 
     def _send(self, identifier: str, samples: list[Sample]) -> None:
         sent = self.entry["sent"]

@@ -3,7 +3,8 @@
 import json
 import os
 import sqlite3
-from collections.abc import Iterable, Mapping
+import traceback
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -123,5 +124,27 @@ def children(database: Path) -> dict[str, dict[str, Any]]:
         params = dict(rows(database, "SELECT key, value FROM params WHERE run_uuid = ?", run))
         key = tags.get("run_id", "")
         assert key not in found, f"{name} is there twice"
-        found[key] = {"id": run, "name": name, "status": status, "start": start, "end": end, "experiment": experiment, "tags": tags, "params": params}
+        found[key] = {
+            "id": run,
+            "name": name,
+            "status": status,
+            "start": start,
+            "end": end,
+            "experiment": experiment,
+            "tags": tags,
+            "params": params,
+        }
     return found
+
+
+def forked(work: Callable[[], object]) -> int:
+    """Do ``work`` in a copy of this process, which exits with 0, or with 1 after an exception; its process id."""
+    pid = os.fork()
+    if pid == 0:
+        try:
+            work()
+        except BaseException:
+            traceback.print_exc()
+            os._exit(1)
+        os._exit(0)
+    return pid
