@@ -38,13 +38,18 @@ class TrainingSession:
         controls.install(spec, self.training)
 
     def _start(self) -> Training:
-        setup, task = self._spec.setup, self._task
+        setup, task, autocast = self._spec.setup, self._task, self._precision.autocast
         model = task.build().to(device=setup.device, dtype=self._precision.parameters).train()
         own = task.optimizer(model)
+
+        def loss(micro_batch: Any) -> tuple[Tensor, Terms]:
+            with autocast():
+                return task.loss(model, micro_batch)
+
         return Training(
             model=model,
             optimizer=own or optimizers.make(setup.optimizer, model),
-            loss=self._loss,
+            loss=loss,
             accumulator=accumulator_dtype(setup.accumulator),
             max_norm=None if own else setup.optimizer.max_norm,
             lr_factor=optimizers.unscheduled if own else optimizers.schedule(setup.optimizer, setup.steps),
@@ -86,10 +91,6 @@ class TrainingSession:
             return StepRecord(step=number, values=values)
         model = self.training.model
         return StepRecord(step=number, values=values, sketch=sketch(model), weights_hash=weights_hash(model))
-
-    def _loss(self, micro_batch: Any) -> tuple[Tensor, Terms]:
-        with self._precision.autocast():
-            return self._task.loss(self.training.model, micro_batch)
 
     def _evaluate(self) -> Mapping[str, float]:
         model = self.training.model

@@ -28,13 +28,15 @@ class Corpus:
 
 
 def identify(data: Data, vocabulary: int | None = None) -> Data:
-    """``data`` with the hash of the corpus filled in; checks that it can be trained on.
+    """``data`` with the hash of the corpus filled in and its path made absolute; checks that it can be trained on.
 
     Raises ConfigError: a corpus that cannot be read, that is too small for ``seq_len`` or ``eval_rows``, or that holds
     token ids of ``vocabulary`` (if given) or above.
     """
     if isinstance(data, NoData):
         return data
+    if not isinstance(data, StandardLibrary):
+        data = dataclasses.replace(data, path=str(Path(data.path).expanduser().absolute()))
     corpus = _read(data)
     if vocabulary is not None and corpus.largest >= vocabulary:
         raise ConfigError(
@@ -93,7 +95,7 @@ def _read_tokens(data: TokenFile) -> Corpus:
 def _check_size(text: Text, seq_len: int, rows: int, side: str) -> None:
     available = available_rows(text, seq_len)
     held = f"the {side} text holds {text.tokens.size} tokens, enough for {available} rows"
-    if available == 0:
+    if available == 0 or text.tokens.size <= seq_len:
         raise ConfigError("data.seq_len", seq_len, f"{held}; a row needs {seq_len + 1} tokens", "Use a shorter row or a larger corpus.")
     if available < rows:
         raise ConfigError(

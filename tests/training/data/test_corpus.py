@@ -45,6 +45,14 @@ def test_the_hash_is_of_the_content_and_of_nothing_else(tmp_path: Path) -> None:
     assert corpus.identify(text(tmp_path, b"0123456789abcdeF\n\n" * 100)).hash != known.hash  # type: ignore[union-attr]
 
 
+def test_paths_become_absolute_from_the_current_folder_or_from_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    part = text(tmp_path)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    for path in ("a.txt", "~/a.txt"):
+        assert corpus.identify(dataclasses.replace(part, path=path)) == corpus.identify(part)
+
+
 def test_no_data_is_left_as_it_is() -> None:
     assert corpus.identify(NoData(name="none")) == NoData(name="none")
 
