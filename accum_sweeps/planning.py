@@ -45,7 +45,7 @@ def _identify(setup: Setup, cwd: Path, parts: dict[str, Any]) -> Setup:
     vocabulary = setup.model.vocabulary if isinstance(setup.model, Decoder) else None
     data = setup.data
     if isinstance(data, TextFiles | TokenFile):
-        data = dataclasses.replace(data, path=str(cwd / data.path))  # a worker may stand in another folder
+        data = dataclasses.replace(data, path=str(cwd / Path(data.path).expanduser()))  # a worker may stand in another folder
     subject = _once(parts, repr(setup.subject), lambda: identify_subject(setup.subject, cwd))
     return dataclasses.replace(setup, subject=subject, data=_once(parts, repr((data, vocabulary)), lambda: identify_data(data, vocabulary)))
 
