@@ -135,7 +135,9 @@ class CommandSession:
         try:
             yield process
         finally:
-            process.stdin.close()
+            with contextlib.suppress(BrokenPipeError):  # the program has ended by itself
+                process.stdin.write(guard.REQUEST)
+                process.stdin.close()
             process.wait()
             if process.returncode < 0:  # somebody killed the guard
                 with contextlib.suppress(ProcessLookupError):

@@ -91,7 +91,7 @@ class HookTask:
     @property
     def step(self) -> Step:
         """The user's own optimizer step, or the product's."""
-        return self._own_step if hasattr(self._hook, "step") else train_step
+        return self._own_step if self._has("step") else train_step
 
     def build(self) -> torch.nn.Module:
         """The user's model; the global generators of torch, numpy and Python start from the ``init`` stream."""
@@ -106,7 +106,7 @@ class HookTask:
 
     def optimizer(self, model: torch.nn.Module) -> torch.optim.Optimizer | None:
         """The user's own optimizer, if there is one."""
-        if not hasattr(self._hook, "optimizer"):
+        if not self._has("optimizer"):
             return None
         own = self._hook.optimizer(model)
         if not isinstance(own, torch.optim.Optimizer):
@@ -141,15 +141,12 @@ class HookTask:
 
     def evaluate(self, model: torch.nn.Module) -> Mapping[str, float]:
         """The user's evaluation; nothing without one."""
-        if not hasattr(self._hook, "evaluate"):
+        if not self._has("evaluate"):
             return {}
         given = self._hook.evaluate(model)
         if isinstance(given, Mapping):
             return {str(key): float(value) for key, value in given.items()}
-        if isinstance(given, tuple):
-            total, terms = _pair(given, "evaluate")
-            return {EVAL_LOSS: float(total) / float(terms)}
-        return {EVAL_LOSS: float(given)}
+        return {EVAL_LOSS: _mean(given, "evaluate")[0] if isinstance(given, tuple) else float(given)}
 
     def state(self) -> dict[str, Any]:
         """Nothing: a hook's methods are pure functions."""
@@ -158,9 +155,21 @@ class HookTask:
     def restore(self, state: dict[str, Any]) -> None:
         """Nothing to take back."""
 
+    def _has(self, name: str) -> bool:
+        # Of the class: what its methods store under self.step or self.optimizer is no method of a training.
+        return hasattr(type(self._hook), name)
+
     def _own_step(self, training: Training, micro_batches: list[Any]) -> StepOutcome:
-        total, terms = _pair(self._hook.step(training.model, training.optimizer, micro_batches), "step")
-        return StepOutcome(loss=float(total) / float(terms), terms=float(terms))
+        loss, terms = _mean(self._hook.step(training.model, training.optimizer, micro_batches), "step")
+        return StepOutcome(loss=loss, terms=terms)
+
+
+def _mean(given: Any, name: str) -> tuple[float, float]:
+    """(mean, number of terms) of the (sum, count) that method ``name`` gave."""
+    total, terms = _pair(given, name)
+    if not terms:
+        raise HookError(f"{name} returned a count of 0", "There must be a term to average over.")
+    return float(total) / float(terms), float(terms)
 
 
 def _pair(given: Any, name: str) -> tuple[Tensor, Terms]:
@@ -170,7 +179,5 @@ def _pair(given: Any, name: str) -> tuple[Tensor, Terms]:
         if isinstance(total, Tensor) and total.ndim == 0 and (not isinstance(terms, Tensor) or terms.ndim == 0):
             return total, terms
     shown = f"a tensor of shape {tuple(given.shape)}" if isinstance(given, Tensor) else f"a {type(given).__name__}"
-    raise HookError(
-        f"{name} returned {shown}, not (sum, count) of scalars",
-        "Return the loss summed over its terms and the number of terms: cross_entropy(..., reduction='sum'), targets.numel()",
-    )
+    hint = "Return the loss summed over its terms, and their number: losses = cross_entropy(..., reduction='none')"
+    raise HookError(f"{name} returned {shown}, not (sum, count) of scalars", f"{hint}; losses.sum(), losses.numel()")

@@ -22,6 +22,13 @@ def close(process: subprocess.Popen[bytes]) -> int:
     return process.wait(20)
 
 
+def ask(process: subprocess.Popen[bytes]) -> int:
+    assert process.stdin is not None
+    process.stdin.write(guard.REQUEST)
+    process.stdin.flush()
+    return close(process)
+
+
 def wait_for(path: Path) -> str:
     deadline = time.monotonic() + 20
     while not (path.exists() and path.read_text().endswith("\n")):
@@ -41,7 +48,7 @@ def test_a_program_that_is_stopped_may_save_first(tmp_path: Path) -> None:
     script = "trap 'sleep 0.2; echo saved > saved; exit 0' TERM; echo ready > ready; while true; do sleep 0.01; done"
     process = start("sh", "-c", f"cd {tmp_path}; {script}")
     wait_for(tmp_path / "ready")
-    close(process)
+    ask(process)
     assert (tmp_path / "saved").read_text() == "saved\n"
 
 
@@ -49,19 +56,27 @@ def test_a_program_that_ignores_the_request_is_killed(tmp_path: Path) -> None:
     process = start("sh", "-c", f"trap '' TERM; echo $$ > {tmp_path}/pid; while true; do sleep 0.01; done", grace_s=0.3)
     pid = int(wait_for(tmp_path / "pid"))
     began = time.monotonic()
-    close(process)
+    ask(process)
     assert time.monotonic() - began >= 0.3
     assert not psutil.pid_exists(pid)
 
 
-@pytest.mark.parametrize("end", ["close", "exit"])
+def test_a_program_whose_worker_is_gone_has_no_time_to_write_anything(tmp_path: Path) -> None:
+    script = f"trap 'echo saved > {tmp_path}/saved; exit 0' TERM; echo ready > {tmp_path}/ready; while true; do sleep 0.01; done"
+    process = start("sh", "-c", script)
+    wait_for(tmp_path / "ready")
+    close(process)
+    assert not (tmp_path / "saved").exists()
+
+
+@pytest.mark.parametrize("end", ["close", "ask", "exit"])
 def test_nothing_is_left_not_even_a_grandchild_in_a_session_of_its_own(tmp_path: Path, end: str) -> None:
     last = "exit 0" if end == "exit" else "wait"
     process = start(
         "sh", "-c", f"setsid sh -c 'trap \"\" TERM; echo $$ > {tmp_path}/pid; sleep 60; sleep 60' & sleep 0.3; {last}", grace_s=0.3
     )
     pid = int(wait_for(tmp_path / "pid"))
-    close(process)
+    ask(process) if end == "ask" else close(process)
     assert not psutil.pid_exists(pid)
 
 

@@ -149,7 +149,7 @@ def test_an_own_step_is_one_optimizer_step_with_all_micro_batches() -> None:
         sizes.append([len(samples["y"]) for samples in micro_batches])
         optimizer.zero_grad()
         total = torch.stack([self.loss(model, samples)[0] for samples in micro_batches]).sum() / 16
-        total.backward()  # type: ignore[no-untyped-call]
+        total.backward()
         optimizer.step()
         return total.detach() * 16, 16
 
@@ -157,6 +157,14 @@ def test_an_own_step_is_one_optimizer_step_with_all_micro_batches() -> None:
     losses = [[record.values["train_loss"] for record in running.steps()] for running in (own, product)]
     assert sizes == [[4, 4, 4, 4]] * 6
     assert losses[0] == pytest.approx(losses[1], rel=1e-5)
+
+
+def test_what_a_method_stores_in_the_object_is_no_method_of_a_training() -> None:
+    def build(self: Any, config: Any, seeds: Any) -> Any:
+        self.step, self.optimizer = 0, None
+        return Tiny.build(self, config, seeds)
+
+    assert len(list(tiny_session({"build": build}).steps())) == 6
 
 
 def test_a_loss_that_is_not_finite_is_divergence() -> None:
@@ -181,7 +189,8 @@ def unseeded(self: Tiny, step: int, seed: int) -> Any:
         (("batch", lambda *_: "text"), ["gave 0 samples", "Return a list, a tensor, or a tuple or dict of tensors."]),
         (("batch", unseeded), ["batch(1, 0) gave other samples when it was called again", "torch.Generator().manual_seed"]),
         (("loss", lambda *_: torch.zeros(4)), ["loss returned a tensor of shape (4,), not (sum, count) of scalars"]),
-        (("loss", lambda *_: (torch.zeros(4), 4)), ["loss returned a tuple, not (sum, count)", "reduction='sum'"]),
+        (("loss", lambda *_: (torch.zeros(4), 4)), ["loss returned a tuple, not (sum, count)", "losses.sum(), losses.numel()"]),
+        (("step", lambda *_: (torch.zeros(()), 0)), ["step returned a count of 0"]),
         (("step", lambda *_: None), ["step returned a NoneType, not (sum, count)"]),
     ],
 )
