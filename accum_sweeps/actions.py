@@ -9,9 +9,11 @@ from accum_sweeps.jobs.dispatch import DispatchResult, dispatch
 from accum_sweeps.jobs.progress import shown_progress
 from accum_sweeps.jobs.resources import read_resources
 from accum_sweeps.jobs.status import SweepStatus, cancel, sweep_status
+from accum_sweeps.jobs.worker import disk_full
 from accum_sweeps.plan.config import Config
 from accum_sweeps.preview import preview
 from accum_sweeps.pruning import prune
+from accum_sweeps.record.files import is_disk_full
 from accum_sweeps.record.store import open_root
 from accum_sweeps.record.sweep import Plan, SweepDir, open_sweep, sweep_names
 from accum_sweeps.texts import aligned
@@ -24,7 +26,13 @@ CANCEL_WAIT_S = 60.0
 
 def perform(config: Config) -> int:
     """Carry out the configuration's action; the exit code. Raises UserError for what the user has to correct."""
-    return ACTIONS[config.action](config)
+    try:
+        return ACTIONS[config.action](config)
+    except OSError as error:
+        if not is_disk_full(error):
+            raise
+        print(f"stopped: {disk_full(str(config.root))}", file=sys.stderr)
+        return SOME_FAILED
 
 
 def _run(config: Config) -> int:

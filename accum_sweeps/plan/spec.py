@@ -164,8 +164,6 @@ def _check_together(setup: Setup) -> None:
         raise ConfigError("model.heads", model.heads, f"rope needs an even width per head, here {model.width // model.heads}")
     if isinstance(optimizer, Sgd) and optimizer.nesterov and optimizer.momentum == 0:
         raise ConfigError("optimizer.nesterov", True, "needs optimizer.momentum above 0")
-    if optimizer.schedule == "cosine" and optimizer.warmup_steps > setup.steps:
-        raise ConfigError("optimizer.warmup_steps", optimizer.warmup_steps, f"must not exceed steps={setup.steps}")
     if any(not 1 <= step <= setup.steps for step in setup.probe_steps):
         raise ConfigError("probe_steps", list(setup.probe_steps), f"must lie between 1 and steps={setup.steps}")
 
