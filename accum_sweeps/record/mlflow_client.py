@@ -34,6 +34,13 @@ from accum_sweeps.record.mlflow_tracker import (
 REFUSED_ACCESS = re.compile(
     r"error code 40[13]\b|PERMISSION_DENIED|UNAUTHENTICATED|CUSTOMER_UNAUTHORIZED|password authentication failed|Access denied"
 )
+REASONS = {
+    "(?i)timed? ?out": "no answer in time",
+    "Connection ?refused|Errno 111": "connection refused",
+    "NameResolutionError|Name or service not known|could not translate host name": "unknown host",
+    "No route to host|Network is unreachable": "no route to the host",
+    "RemoteDisconnected|Connection reset|ConnectionResetError": "connection lost",
+}
 Item = TypeVar("Item")
 
 
@@ -129,12 +136,20 @@ def _sorted_errors() -> Iterator[None]:
     try:
         yield
     except MlflowException as error:
-        words = str(error.message).strip().splitlines()[0][:300] if str(error.message).strip() else error.error_code
+        words = in_short(str(error.message) or error.error_code)
         if error.error_code == "RESOURCE_DOES_NOT_EXIST":
             raise UnknownRunError(words) from error
         if error.error_code in ("INVALID_PARAMETER_VALUE", "BAD_REQUEST", "INVALID_STATE", "RESOURCE_ALREADY_EXISTS"):
             raise RefusedError(words) from error
         raise UnreachableError(words) from error
+
+
+def in_short(words: str) -> str:
+    """One line for a person; of a failed connection only its reason, without the names of three libraries."""
+    for pattern, reason in REASONS.items():
+        if re.search(pattern, words):
+            return reason
+    return (words.strip().splitlines() or [""])[0][:300]
 
 
 def upload(uri: str, run_id: str, path: Path) -> None:
@@ -169,15 +184,15 @@ def _diagnose(error: Exception) -> dict[str, str]:
     if isinstance(error, RefusedError):
         return {"error": words}
     if "database schema" in words:
-        return {"error": f"the database is of another MLflow version: {words.splitlines()[0][:300]}\n  Upgrade it: mlflow db upgrade URI"}
+        return {"error": f"the database is of another MLflow version: {in_short(words)}\n  Upgrade it: mlflow db upgrade URI"}
     if REFUSED_ACCESS.search(words):
         hint = "Set MLFLOW_TRACKING_USERNAME and MLFLOW_TRACKING_PASSWORD, or MLFLOW_TRACKING_TOKEN."
         if "Host header" in words:
             hint = "Start the server with --allowed-hosts, or give its address instead of its name."
-        return {"error": f"access refused: {words.splitlines()[0][:300]}\n  {hint}"}
+        return {"error": f"access refused: {in_short(words)}\n  {hint}"}
     if "error code 404" in words or "ENDPOINT_NOT_FOUND" in words:
-        return {"error": f"there is no MLflow server at this address: {words.splitlines()[0][:300]}\n  Give another tracking.uri."}
-    return {"warning": words.splitlines()[0][:300] if words else type(error).__name__}
+        return {"error": f"there is no MLflow server at this address: {in_short(words)}\n  Give another tracking.uri."}
+    return {"warning": in_short(words) or type(error).__name__}
 
 
 def main() -> None:

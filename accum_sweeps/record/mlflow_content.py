@@ -63,9 +63,9 @@ class SweepRun:
 
 
 def sweep_runs(sweep: SweepDir) -> dict[str, SweepRun]:
-    """The runs of all revisions of the plan, by run_id, in the order of the newest."""
+    """The runs of all revisions of the plan, by run_id, in the order of the newest; UserError if there is none."""
     found: dict[str, SweepRun] = {}
-    for place, revision in enumerate(reversed(sweep.revisions())):
+    for place, revision in enumerate(reversed(sweep.revisions() or [0])):
         try:
             plan = sweep.read_plan(revision)
         except UserError:

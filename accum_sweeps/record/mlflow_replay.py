@@ -66,7 +66,7 @@ class Replay:
     sweep: SweepDir
     uri: str
     experiment: str
-    _revisions: list[int] = field(default_factory=list)
+    _revisions: list[int] | None = None
     _runs: dict[str, SweepRun] = field(default_factory=dict)
     _statuses: dict[str, str] = field(default_factory=dict)
     _client: Tracker | None = None

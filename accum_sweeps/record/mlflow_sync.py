@@ -121,7 +121,9 @@ class Follower:
 
 def _replay(root: Path, sweep: str, uri: str, experiment: str) -> Replay:
     opened = open_root(root.absolute())
-    return Replay(opened, open_sweep(opened, sweep), check_uri(uri, "tracking.uri"), experiment)
+    replay = Replay(opened, open_sweep(opened, sweep), check_uri(uri, "tracking.uri"), experiment)
+    replay.runs()  # says so if there is no such sweep, before anything is written
+    return replay
 
 
 def _size(replay: Replay, run_id: str, env_id: str, number: int) -> int:
@@ -212,8 +214,9 @@ def main(arguments: list[str] | None = None) -> int:
     if options.follow:
         os.nice(10)
     try:
-        replay = _replay(options.root, options.sweep, options.uri or "", options.experiment)
-        report = follow(replay) if options.follow else sync(options.root, options.sweep, options.uri, options.experiment)
+        with contextlib.redirect_stdout(sys.stderr):  # whoever started this reads nothing but the report
+            replay = _replay(options.root, options.sweep, options.uri or "", options.experiment)
+            report = follow(replay) if options.follow else sync(options.root, options.sweep, options.uri, options.experiment)
     except (UserError, OSError) as error:
         report = SyncReport(warning=str(error))
     print(json.dumps(dataclasses.asdict(report)), flush=True)

@@ -82,6 +82,7 @@ def environment() -> dict[str, str]:
         "MLFLOW_HTTP_REQUEST_TIMEOUT": str(REQUEST_LIMIT_S),
         "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "0",
         "MLFLOW_LOGGING_LEVEL": "ERROR",
+        "MLFLOW_SUPPRESS_PRINTING_URL_TO_STDOUT": "true",
         "MLFLOW_SQLALCHEMYSTORE_POOLCLASS": "NullPool",
     }
     return {name: os.environ.get(name, value) for name, value in wanted.items()}

@@ -115,11 +115,12 @@ def samples(database: Path, run_id: str) -> list[tuple[str, int, int, float, int
     )
 
 
-def children(database: Path) -> dict[str, dict[str, Any]]:
+def children(database: Path, experiment: str = EXPERIMENT) -> dict[str, dict[str, Any]]:
     """Name, status, times, tags and parameters of the active runs by the tag run_id; the sweep's own run under an empty one."""
     found = {}
-    query = "SELECT run_uuid, name, status, start_time, end_time, experiment_id FROM runs WHERE lifecycle_stage = 'active'"
-    for run, name, status, start, end, experiment in rows(database, query):
+    query = """SELECT run_uuid, runs.name, status, start_time, end_time FROM runs JOIN experiments USING (experiment_id)
+        WHERE runs.lifecycle_stage = 'active' AND experiments.name = ?"""
+    for run, name, status, start, end in rows(database, query, experiment):
         tags = dict(rows(database, "SELECT key, value FROM tags WHERE run_uuid = ?", run))
         params = dict(rows(database, "SELECT key, value FROM params WHERE run_uuid = ?", run))
         key = tags.get("run_id", "")
@@ -130,7 +131,6 @@ def children(database: Path) -> dict[str, dict[str, Any]]:
             "status": status,
             "start": start,
             "end": end,
-            "experiment": experiment,
             "tags": tags,
             "params": params,
         }
