@@ -12,10 +12,7 @@ from accum_sweeps.record.sweep import PlannedRun
 
 def finished_in(root: RootDir, state: RunState) -> list[str]:
     """The environments in which the run was finished (or diverged), as far as the newest attempt in each tells."""
-    environments = root.environments(state.run_id)
-    if state.is_done and len(environments) <= 1:
-        return [state.env_id]
-    return [env_id for env_id in environments if _newest_outcome(root, state.run_id, env_id) in ("finished", "diverged")]
+    return [env_id for env_id in root.environments(state.run_id) if _newest_outcome(root, state.run_id, env_id) in ("finished", "diverged")]
 
 
 def _newest_outcome(root: RootDir, run_id: str, env_id: str) -> str | None:
@@ -57,6 +54,8 @@ def judge(root: RootDir, run_id: str, *, env_id: str, reuse: str, dispatch: str,
     state = run_state(root, run_id, now=now)
     if state.attempt == 0:
         return Judgement("open", state)
+    if state.is_done and state.env_id == env_id:  # the common case, without a look at other environments
+        return Judgement("done", state, env_id)
     done = finished_in(root, state)
     if env_id in done:
         return Judgement("done", state, env_id)

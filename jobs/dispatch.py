@@ -196,8 +196,8 @@ class _Dispatcher:
         with self._handled_signals():
             self.scan.everything()
             self.work()
-        self.scan.everything()
-        self._show()
+            self.scan.everything()
+            self._show()
         return self.result()
 
     def work(self) -> None:
@@ -326,8 +326,11 @@ class _Local(_Dispatcher):
                 self.stop.worker = self.stop.worker or "cancelled"
         if self.stop.worker or self.error:
             self._stop_jobs(now)
-        elif self.is_dirty:
-            self._start_jobs()
+        else:
+            # One worker found everything done: others of its group are still starting, or wait for a slot or for each other.
+            self._ask_to_stop([job for job in self.jobs if job.group in self.closed], now)
+            if self.is_dirty:
+                self._start_jobs()
         return bool(self.jobs)
 
     def _read(self, job: Job) -> None:
@@ -389,7 +392,7 @@ class _Local(_Dispatcher):
             self.closed.add(job.group)
         elif job.left.kind == "fatal":
             self.error = self.error or job.left.message
-        if job.taken == 0 and not (job.left and job.left.kind == "done") and not self.stop.worker:
+        if job.taken == 0 and job.group not in self.closed and not self.stop.worker:
             self.barren += 1
             if self.barren >= BARREN_JOBS:
                 self.error = self.error or f"workers end before they take a run:\n{tail(Path(job.handle.paths.stdout))}"
@@ -410,13 +413,16 @@ class _Local(_Dispatcher):
     def _stop_jobs(self, now: float) -> None:
         if self.stop_since is None:
             self.stop_since = now
-        is_late = now - self.stop_since > self.order.resources.stop_grace_s + KILL_AFTER_S
-        if is_late or self.signals > 1:
+        if self.signals > 1 or now - self.stop_since > self.order.resources.stop_grace_s + KILL_AFTER_S:
             for job in self.jobs:
                 job.kill()
-        elif now - self.signalled > LOOK_S:  # again and again: a job that is just starting may miss one
+        else:
+            self._ask_to_stop(self.jobs, now)
+
+    def _ask_to_stop(self, jobs: list[Job], now: float) -> None:
+        if now - self.signalled > LOOK_S:  # again and again: a job that is just starting may miss one
             self.signalled = now
-            for job in self.jobs:
+            for job in jobs:
                 job.stop()
 
 

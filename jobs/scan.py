@@ -10,7 +10,7 @@ from accum_sweeps.jobs.board import SETTLED, Board
 from accum_sweeps.jobs.choice import finished_in
 from accum_sweeps.jobs.damage import set_aside, set_aside_if_damaged
 from accum_sweeps.jobs.order import Group, groups
-from accum_sweeps.record.state import file_system_now, run_state
+from accum_sweeps.record.state import RunState, file_system_now, run_state
 from accum_sweeps.record.store import RootDir
 from accum_sweeps.record.sweep import Plan, PlannedRun
 
@@ -60,16 +60,18 @@ class Scan:
         if folder.exists() and not folder.is_dir():
             self.board.note(f"{folder}: is not a folder; set aside as {set_aside(folder).name}")
         state = run_state(self.root, run_id, now=now)
-        done = finished_in(self.root, state) if state.attempt else []
-        for env_id in list(done):
-            if damage := set_aside_if_damaged(self.root.run_dir(run_id, env_id), events_too=False):
-                self.board.note(damage)
-                done.remove(env_id)
-        if done:
-            self.done_in[run_id] = done
+        if state.attempt:
+            self._note_environments(state, [state.env_id] if state.is_done else finished_in(self.root, state))
         if state.attempt:
             self._attempts[run_id] = (state.env_id, state.attempt)
         self.board.settle(state, is_done=self._counts_as_done(run_id))
+
+    def _note_environments(self, state: RunState, environments: list[str]) -> None:
+        for env_id in environments:
+            if damage := set_aside_if_damaged(self.root.run_dir(state.run_id, env_id), is_thorough=False):
+                self.board.note(damage)
+            elif env_id not in (known := self.done_in.setdefault(state.run_id, [])):
+                known.append(env_id)
 
     def _counts_as_done(self, run_id: str) -> bool:
         done = self.done_in.get(run_id, [])
@@ -83,7 +85,7 @@ class Scan:
         if event["event"] != "environment" or self.env_of.get(group) == event["env_id"]:
             return False
         self.env_of[group] = event["env_id"]
-        elsewhere = [run.run_id for run in self.groups[group] if event["env_id"] not in self.done_in.get(run.run_id, [event["env_id"]])]
+        elsewhere = [run.run_id for run in self.groups[group] if self._is_only_elsewhere(run.run_id, event["env_id"])]
         if not elsewhere or self.reuse == "any":
             return False
         if self.reuse == "warn":
@@ -94,6 +96,14 @@ class Scan:
             if self.board.status[run_id] in SETTLED:
                 self.board.status[run_id] = "planned"
         return True
+
+    def _is_only_elsewhere(self, run_id: str, env_id: str) -> bool:
+        """Whether the run is done, but not in this environment."""
+        if env_id in self.done_in.get(run_id, [env_id]):
+            return False
+        state = run_state(self.root, run_id)  # so far only the environment of the newest attempt was looked at
+        self._note_environments(state, finished_in(self.root, state))
+        return env_id not in self.done_in[run_id]
 
     def open_runs(self, group: Group) -> int:
         """Runs of the group for which a worker is wanted."""

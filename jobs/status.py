@@ -28,7 +28,7 @@ class RunLine:
 
 @dataclass(frozen=True)
 class SweepStatus:
-    """Runs by status, in all and by setup; ``done_in`` counts the done ones by the environment they were done in."""
+    """Runs by status, in all and by setup; ``done_in`` counts the done ones by the environment that did them last."""
 
     name: str
     is_cancelled: bool
@@ -51,7 +51,7 @@ def sweep_status(sweep: SweepDir, plan: Plan | None = None) -> SweepStatus:
     now = file_system_now(sweep.root.path)
     for run in plan.runs:
         state = run_state(sweep.root, run.run_id, now=now)
-        done = finished_in(sweep.root, state) if state.attempt else []
+        done = [state.env_id] if state.is_done else finished_in(sweep.root, state) if state.attempt else []
         done_in.update(done)
         status = _status(state, is_done=bool(done), is_cancelled=is_cancelled)
         by_setup[run.setup][status] += 1

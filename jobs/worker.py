@@ -226,7 +226,7 @@ class _Worker:
         """The outcome, and the error where that is "failed"."""
         resources = self.order.resources
         run_dir = self.root.run_dir(run.run_id, self.env_id)
-        if damage := set_aside_if_damaged(run_dir, events_too=True):
+        if damage := set_aside_if_damaged(run_dir, is_thorough=True):
             self.journal.write("damaged", run=run.run_id, message=damage)
         limits = self.engine.limits(
             resources.run_limit_s, stop=self.stop, checkpoint_every=resources.checkpoint_every, on_step=lambda record: self._watch()

@@ -43,14 +43,14 @@ def spoil_events(run_dir: RunDir) -> None:
 
 @pytest.mark.parametrize("spoil", [spoil_spec, foreign_spec, spoil_environment, spoil_events])
 def test_damage_is_named_and_set_aside_once(run_dir: RunDir, spoil: Callable[[RunDir], None]) -> None:
-    assert set_aside_if_damaged(run_dir, events_too=True) == ""
+    assert set_aside_if_damaged(run_dir, is_thorough=True) == ""
     spoil(run_dir)
-    message = set_aside_if_damaged(run_dir, events_too=True)
+    message = set_aside_if_damaged(run_dir, is_thorough=True)
     assert str(run_dir.path) in message and message.endswith(f"set aside as {run_dir.path.name}.damaged-1")
     assert not run_dir.path.exists() and run_dir.path.with_name(f"{run_dir.path.name}.damaged-1").is_dir()
-    assert set_aside_if_damaged(run_dir, events_too=True) == ""
+    assert set_aside_if_damaged(run_dir, is_thorough=True) == ""
     run_dir.path.write_text("a file in its place")
-    assert set_aside_if_damaged(run_dir, events_too=False).endswith(".damaged-2")
+    assert set_aside_if_damaged(run_dir, is_thorough=False).endswith(".damaged-2")
 
 
 def test_what_a_crash_leaves_is_no_damage(run_dir: RunDir) -> None:
@@ -58,4 +58,4 @@ def test_what_a_crash_leaves_is_no_damage(run_dir: RunDir) -> None:
     (run_dir.path / "env.json").unlink()
     with run_dir.events_path(1).open("a") as file:
         file.write('{"event":"metr')
-    assert set_aside_if_damaged(run_dir, events_too=True) == ""
+    assert set_aside_if_damaged(run_dir, is_thorough=True) == ""

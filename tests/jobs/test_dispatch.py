@@ -11,6 +11,7 @@ import pytest
 
 from accum_sweeps.jobs.board import Board
 from accum_sweeps.jobs.dispatch import DispatchResult, dispatch
+from accum_sweeps.jobs.slots import Slot, SlotPool, usable_cores
 from accum_sweeps.plan.errors import ConfigError, UserError
 from tests.jobs.sweeps import ENGINE, fast, make_sweep, seeds
 from tests.specs import make_spec
@@ -184,3 +185,15 @@ def test_the_board_knows_what_runs_where(tmp_path: Path, fake: Fake) -> None:
     assert {name for name, _, _ in seen} == {"fp32 k=1 s=0"}
     assert max(step for _, step, _ in seen) >= 3
     assert all(slot.startswith("core ") for _, _, slot in seen)
+
+
+def test_a_worker_that_waits_for_a_slot_says_so_and_does_not_hold_up_the_end(tmp_path: Path, fake: Fake) -> None:
+    fake(step_s=0.02)
+    cores = usable_cores()[:2]
+    taken = Slot(SlotPool("core", cores[1:], 1, 1))
+    assert taken.try_acquire(), "as if another command used this core"
+    said: set[str] = set()
+    result = run(tmp_path / "root", seeds(4), on_progress=lambda board: said.update(board.waiting.values()), slots=[int(c) for c in cores])
+    assert result.counts == {"finished": 4}
+    assert any("no free core" in reason for reason in said)
+    taken.release()
