@@ -21,13 +21,14 @@ class Pair(NamedTuple):
     other_env_id: str
 
 
-def distances(root: str | Path, pairs: Iterable[tuple[str, str, str, str]]) -> pd.DataFrame:
+def distances(root: str | Path, pairs: pd.DataFrame | Iterable[tuple[str, str, str, str]]) -> pd.DataFrame:
     """L2 distance of the weights of run pairs at every optimizer step that both were sketched after.
 
-    ``pairs`` gives (run_id, env_id, other_run_id, other_env_id); :func:`reference_pairs` makes those of a results table. One row
-    a pair and step: the pair, step, distance (unit of the weights), relative_distance (divided by the other's norm) and
-    is_equal (equal to the last bit; then both distances are exactly 0). The estimates have a relative standard
-    deviation of about 1 % (a linear sketch of 4096 numbers). A run without sketches gives no row.
+    ``pairs`` gives (run_id, env_id, other_run_id, other_env_id), as tuples or as columns of a table such as
+    :func:`reference_pairs` makes, whose other columns are kept. One row a pair and step: the pair, step, distance (unit of the
+    weights), relative_distance (divided by the other's norm) and is_equal (equal to the last bit; then both distances are
+    exactly 0). The estimates have a relative standard deviation of about 1 % (a linear sketch of 4096 numbers). A run
+    without sketches gives no row. Raises UserError if there is no root or a sketch file is damaged.
     """
     opened = open_root(Path(root).expanduser())
     known: dict[tuple[str, str], Sketches] = {}
@@ -37,12 +38,14 @@ def distances(root: str | Path, pairs: Iterable[tuple[str, str, str, str]]) -> p
             known[run_id, env_id] = read_sketches(opened, run_id, env_id)
         return known[run_id, env_id]
 
+    table = pairs if isinstance(pairs, pd.DataFrame) else pd.DataFrame(list(pairs), columns=list(Pair._fields))
     rows = [
         (*pair, step, *values)
-        for pair in map(Pair._make, pairs)
+        for pair in map(Pair._make, table[list(Pair._fields)].drop_duplicates().itertuples(index=False, name=None))
         for step, values in between(sketches(pair.run_id, pair.env_id), sketches(pair.other_run_id, pair.other_env_id)).items()
     ]
-    return pd.DataFrame(rows, columns=[*Pair._fields, "step", "distance", "relative_distance", "is_equal"])
+    found = pd.DataFrame(rows, columns=[*Pair._fields, "step", "distance", "relative_distance", "is_equal"])
+    return table.drop_duplicates(list(Pair._fields)).merge(found.astype(dict(table[list(Pair._fields)].dtypes)), on=list(Pair._fields))
 
 
 def read_sketches(root: RootDir, run_id: str, env_id: str) -> Sketches:

@@ -40,7 +40,7 @@ def rounded_up(value: float) -> str:
     unit = 10.0 ** (exponent - 1)
     bound = math.ceil(value / unit - 1e-9) * unit
     exponent = math.floor(math.log10(abs(bound)) + 1e-9)
-    return f"{bound:.{max(0, 1 - exponent)}f}" if exponent >= -5 else f"{bound:.1e}"
+    return f"{bound:.{max(0, 1 - exponent)}f}" if exponent >= -4 else f"{bound:.1e}"
 
 
 def listed(words: Iterable[object]) -> str:

@@ -45,9 +45,8 @@ def test_any_two_runs_can_be_compared(sweep: SweepDir) -> None:
 def test_pairs_are_made_of_the_same_seed_and_environment(sweep: SweepDir) -> None:
     pairs = reference_pairs(load(sweep.root.path))
     assert pairs[["run_id", "other_run_id", "accum", "seed"]].values.tolist() == [[FOUR.run_id, ONE.run_id, 4, 0]]
-    columns = ["run_id", "env_id", "other_run_id", "other_env_id"]
-    frame = distances(sweep.root.path, pairs[columns].itertuples(index=False, name=None))
-    assert frame["distance"].tolist() == [0.0, 3.0]
+    frame = distances(sweep.root.path, pairs)
+    assert frame[["accum", "seed", "step", "distance"]].to_numpy().tolist() == [[4, 0, 1, 0.0], [4, 0, 10, 3.0]]
     assert reference_pairs(load(sweep.root.path), reference=4)["run_id"].tolist() == [ONE.run_id]
 
 
