@@ -34,9 +34,10 @@ class Place:
 
     def start(self, *arguments: str, **options: Any) -> subprocess.Popen[str]:
         """Start ``python -m accum_sweeps`` with ``arguments``, in a session of its own."""
-        self.folder.mkdir(parents=True, exist_ok=True)
+        (self.folder / "tmp").mkdir(parents=True, exist_ok=True)
         names = ("COV_", "PYTEST", "ACCUM_SWEEPS", "MLFLOW")
         environment = {key: value for key, value in os.environ.items() if not key.startswith(names)} | {MARK: self.mark}
+        environment["TMPDIR"] = str(self.folder / "tmp")  # slots are held there: tests side by side do not wait for each other
         command = [sys.executable, "-m", "accum_sweeps", *arguments]
         streams = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT} | options
         return subprocess.Popen(command, cwd=self.folder, env=environment, text=True, start_new_session=True, **streams)
