@@ -166,7 +166,8 @@ def _is_empty(path: Path) -> bool:
 
 @contextlib.contextmanager
 def _reading(path: Path) -> Iterator[sqlite3.Connection]:
-    connection = sqlite3.connect(f"file:{quote(str(path))}?mode=ro", uri=True, timeout=20)
+    # Not read-only: a writer that was killed may have left a transaction that the next reader has to roll back.
+    connection = sqlite3.connect(f"file:{quote(str(path))}?mode=rw", uri=True, timeout=20)
     try:
         yield connection
     finally:
@@ -178,13 +179,13 @@ def _find(path: Path, experiment: str) -> str | None:
     try:
         if _is_empty(path):
             return None
+        if not os.access(path, os.W_OK):
+            raise UserError(f"tracking.uri: no permission to write {path}.\n  Give another tracking.uri.")
         _check_schema(path)
         with _reading(path) as connection:
             rows = connection.execute("SELECT experiment_id, lifecycle_stage FROM experiments WHERE name = ?", (experiment,)).fetchall()
     except (sqlite3.Error, OSError) as error:
         raise UserError(f"tracking.uri: {path} cannot be used: {error}.\n  Give another tracking.uri, or move that file away.") from None
-    if not os.access(path, os.W_OK):
-        raise UserError(f"tracking.uri: no permission to write {path}.\n  Give another tracking.uri.")
     if not rows:
         return None
     if rows[0][1] != "active":

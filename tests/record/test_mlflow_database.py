@@ -1,6 +1,7 @@
 """Database and experiment are ready before anything is trained, or a person is told why not."""
 
 import os
+import signal
 import sqlite3
 import stat
 import time
@@ -134,3 +135,17 @@ def test_a_place_that_cannot_be_written_is_refused(tmp_path: Path, monkeypatch: 
 
 def test_the_lock_is_private(database: Path) -> None:
     assert stat.S_IMODE((database.parent / ".mlflow.db.lock").stat().st_mode) == 0o600
+
+
+def test_a_transaction_left_by_a_killed_writer_is_rolled_back(database: Path) -> None:
+    def write() -> None:
+        connection = sqlite3.connect(database)
+        connection.execute("PRAGMA cache_size = 1")  # so that changed pages reach the file before the end
+        connection.execute("UPDATE experiments SET name = 'half'")
+        connection.executemany("INSERT INTO experiment_tags VALUES (?, ?, 1)", [(str(i), "v" * 200) for i in range(5000)])
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    os.waitpid(forked(write), 0)
+    assert database.with_name("mlflow.db-journal").stat().st_size > 0
+    assert prepare(f"sqlite:///{database}", "exp").experiment_id == "1"
+    assert rows(database, "SELECT name FROM experiments ORDER BY 1") == [("Default",), ("exp",)]
