@@ -67,7 +67,7 @@ class TrainingSession:
 
     def _next(self) -> StepRecord:
         number = self.position + 1
-        seeding.seed_dropout(self._spec.seed_dropout, number)
+        seeding.seed_dropout(self._spec.seed_dropout, number, self._spec.setup.device)
         optimizers.set_lr(self.training.optimizer, self.training.lr_factor(number))
         parts = controls.partition(self._spec, number)
         outcome = self._step(self.training, self._task.split(self._task.batch(number), parts))

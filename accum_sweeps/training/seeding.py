@@ -19,14 +19,18 @@ def generator(stream: str, seed: int, *counters: int | str) -> np.random.Generat
     return np.random.Generator(np.random.Philox(key=key(stream, seed, *counters)))
 
 
-def seed_dropout(seed: int, step: int) -> None:
-    """Set torch's generators, from which dropout masks are drawn, to the place of optimizer step ``step``.
+def seed_dropout(seed: int, step: int, device: str) -> None:
+    """Set torch's generators, from which dropout masks are drawn on ``device``, to the place of optimizer step ``step``.
 
     Masks then depend on the seed, the step and the order of the micro-batches within it, and on no earlier step.
     """
     import torch
 
-    torch.manual_seed(key("dropout", seed, step) % 2**63)
+    number = torch_seed_of("dropout", seed, step)
+    # Not torch.manual_seed: it visits every kind of device that there could be, half a millisecond at each step.
+    torch.default_generator.manual_seed(number)
+    if device == "cuda":
+        torch.cuda.manual_seed_all(number)
 
 
 def torch_seed_of(stream: str, seed: int, *counters: int | str) -> int:

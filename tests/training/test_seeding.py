@@ -1,5 +1,6 @@
 """Random numbers depend on stream, seed and place, and on nothing else."""
 
+import pytest
 import torch
 
 from accum_sweeps.training import seeding
@@ -23,14 +24,15 @@ def test_the_numbers_are_the_same_for_ever() -> None:
     assert seeding.generator("data", 0, 1).integers(0, 1000, 4).tolist() == [1, 660, 765, 995]
 
 
-def test_dropout_masks_depend_on_the_seed_and_the_step_alone() -> None:
+@pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)])
+def test_dropout_masks_depend_on_the_seed_and_the_step_alone(device: str) -> None:
     def mask(seed: int, step: int) -> list[bool]:
-        seeding.seed_dropout(seed, step)
-        return (torch.nn.functional.dropout(torch.ones(64), 0.5) > 0).tolist()
+        seeding.seed_dropout(seed, step, device)
+        return (torch.nn.functional.dropout(torch.ones(64, device=device), 0.5) > 0).tolist()
 
     expected = mask(0, 5)
     mask(0, 4)
-    torch.rand(10)
+    torch.rand(10, device=device)
     assert mask(0, 5) == expected
     assert mask(0, 6) != expected
     assert mask(1, 5) != expected
