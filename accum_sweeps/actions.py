@@ -16,6 +16,7 @@ from accum_sweeps.pruning import prune
 from accum_sweeps.record.files import is_disk_full
 from accum_sweeps.record.store import open_root
 from accum_sweeps.record.sweep import Plan, SweepDir, open_sweep, sweep_names
+from accum_sweeps.reporting import ReportError, report, report_apart
 from accum_sweeps.texts import aligned
 from accum_sweeps.tracking import Replay, lag_text, prepare, replay_once, report_text
 
@@ -28,11 +29,13 @@ def perform(config: Config) -> int:
     """Carry out the configuration's action; the exit code. Raises UserError for what the user has to correct."""
     try:
         return ACTIONS[config.action](config)
+    except ReportError as error:
+        print(f"stopped: {error}", file=sys.stderr)
     except OSError as error:
         if not is_disk_full(error):
             raise
         print(f"stopped: {disk_full(str(config.root))}", file=sys.stderr)
-        return SOME_FAILED
+    return SOME_FAILED
 
 
 def _run(config: Config) -> int:
@@ -51,8 +54,9 @@ def _run(config: Config) -> int:
         with shown_progress(sys.stderr) as show:
             result = dispatch(root, sweep, plan, resources, reuse=config.reuse, on_progress=show)
         print(_closing(sweep, result))
-        files, verdict = _write_report(sweep, config.reference)
-        replay.keep(files, verdict)
+        made = report_apart(sweep, config.reference)
+        made.print()
+        replay.keep([Path(name) for name in made.files], f"```\n{made.text}\n```")
     print(report_text(replay.report, config.tracking))
     if result.is_interrupted:
         return INTERRUPTED
@@ -77,7 +81,7 @@ def _status(config: Config) -> int:
 
 def _report(config: Config) -> int:
     sweep = open_sweep(open_root(config.root), config.sweep)
-    _write_report(sweep, config.reference)
+    report(sweep, config.reference).print()
     return DONE
 
 
@@ -86,9 +90,9 @@ def _sync(config: Config) -> int:
     sweep = open_sweep(open_root(config.root), config.sweep)
     sweep.read_plan()
     prepare(config.tracking)
-    report = replay_once(sweep, config.tracking)
-    print(report_text(report, config.tracking))
-    return DONE if report is None or report.is_complete else MLFLOW_LAGS
+    arrived = replay_once(sweep, config.tracking)
+    print(report_text(arrived, config.tracking))
+    return DONE if arrived is None or arrived.is_complete else MLFLOW_LAGS
 
 
 def _cancel(config: Config) -> int:
@@ -128,23 +132,6 @@ ACTIONS: dict[str, Callable[[Config], int]] = {
     "list": _list,
     "prune": _prune,
 }
-
-
-def _write_report(sweep: SweepDir, reference: int | None) -> tuple[list[Path], str]:
-    """Bring the tables up to date and print what they say; returns the tables' files and the text."""
-    # Imported here: pandas is not needed while a sweep runs.
-    from accum_sweeps.analysis.export import write_tables
-    from accum_sweeps.analysis.summary import render
-
-    tables = write_tables(sweep)
-    for problem in tables.problems:
-        print(f"warning: {problem}", file=sys.stderr)
-    reference = reference if reference is not None else sweep.read_plan().header.get("reference")
-    text = render(tables.results, reference)
-    print(f"\n{text}\n")
-    for label, path in (("results", tables.results_path), ("  as CSV", tables.csv_path), ("trajectories", tables.trajectories_path)):
-        print(f"{label:<13}{path}")
-    return [tables.results_path, tables.csv_path, tables.trajectories_path], f"```\n{text}\n```"
 
 
 def _opening(sweep: SweepDir, plan: Plan) -> str:

@@ -116,8 +116,14 @@ def from_dict(values: Mapping[str, Any]) -> RunSpec:
     if not isinstance(version, int) or version > SPEC_VERSION:
         raise ConfigError("spec_version", version, f"this release reads up to {SPEC_VERSION}", "Update accum_sweeps.")
     rest = {key: value for key, value in values.items() if key != "spec_version"}
-    setup = make_setup({key: value for key, value in rest.items() if key not in RUN_KEYS})
+    setup = _known_setup(json.dumps({key: value for key, value in rest.items() if key not in RUN_KEYS}))
     return make_run(setup, {key: value for key, value in rest.items() if key in RUN_KEYS})
+
+
+@functools.lru_cache(maxsize=256)
+def _known_setup(text: str) -> Setup:
+    """Validated once: thousands of run directories share a setup."""
+    return make_setup(json.loads(text))
 
 
 def make_setup(values: Mapping[str, Any]) -> Setup:

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from accum_sweeps.record.events import EventWriter
-from accum_sweeps.record.metrics import EVAL_LOSS, TOKENS, TRAIN_LOSS, StepRecord
+from accum_sweeps.record.metrics import EVAL_LOSS, TOKENS, TRAIN_LOSS, UNITS, StepRecord
 from accum_sweeps.record.sketches import Sketches, load_sketches
 from accum_sweeps.record.store import History, RunDir
 
@@ -134,7 +134,12 @@ class Recorder:
             final["tokens"] = by_key[TOKENS][-1]
         if self.diverged_step is not None:
             final["diverged_step"] = self.diverged_step
-        return final
+        return {**self._own_finals(steps), **final}
+
+    def _own_finals(self, steps: list[int]) -> dict[str, float]:
+        """Last values of the metrics that only this subject has, under ``<metric>_final``."""
+        last = {key: value for step in steps for key, value in self.curve[step].items() if key not in UNITS}
+        return {f"{key}_final": value for key, value in last.items()}
 
 
 def _exp(value: float) -> float:

@@ -158,7 +158,6 @@ def test_micro_batch_is_the_batch_cut_by_ranks_and_accum() -> None:
         ({"control": "ulp_weigths"}, "control='ulp_weigths': must be one of none, order, permute, regroup, ulp_grads, "),
         ({"model.heads": 5}, "model.heads=5: must divide model.width=96"),
         ({"model.heads": 32}, "model.heads=32: rope needs an even width per head, here 3"),
-        ({"optimizer.warmup_steps": 11}, "optimizer.warmup_steps=11: must not exceed steps=10"),
         ({"optimizer": {**SGD, "momentum": 0.0}}, "optimizer.nesterov=True: needs optimizer.momentum above 0"),
         ({"optimizer": {**SGD, "eps": 1.0}}, "optimizer.eps=1.0: there is no such key"),
         ({"optimizer": {**SGD, "kind": "sdg"}}, "optimizer.kind='sdg': must be one of adamw, sgd (did you mean sgd?)"),

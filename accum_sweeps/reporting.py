@@ -1,0 +1,62 @@
+"""Tables and closing text of a sweep; as a process of its own for the dispatcher, whose memory pandas would double.
+
+python -m accum_sweeps.reporting ROOT SWEEP [REFERENCE]
+"""
+
+import json
+import subprocess
+import sys
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from accum_sweeps.record.store import open_root
+from accum_sweeps.record.sweep import SweepDir, open_sweep
+
+
+class ReportError(Exception):
+    """The tables could not be written; the message says why, for a person."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Report:
+    """``text`` for the terminal, the tables' ``files``, and what is damaged (``problems``, one sentence each)."""
+
+    text: str
+    files: tuple[str, ...]
+    problems: tuple[str, ...] = ()
+
+    def print(self) -> None:
+        """Problems to stderr; text and where the tables are to stdout."""
+        for problem in self.problems:
+            print(f"warning: {problem}", file=sys.stderr)
+        print(f"\n{self.text}\n")
+        for label, path in zip(("results", "  as CSV", "trajectories"), self.files, strict=True):
+            print(f"{label:<13}{path}")
+
+
+def report(sweep: SweepDir, reference: int | None) -> Report:
+    """Bring the sweep's tables up to date and say what they show. Raises UserError if it was never planned."""
+    # Imported here: whoever only starts the process of its own needs no pandas.
+    from accum_sweeps.analysis.export import write_tables
+    from accum_sweeps.analysis.summary import render
+
+    tables = write_tables(sweep)
+    reference = reference if reference is not None else sweep.read_plan().header.get("reference")
+    files = (tables.results_path, tables.csv_path, tables.trajectories_path)
+    return Report(text=render(tables.results, reference), files=tuple(map(str, files)), problems=tables.problems)
+
+
+def report_apart(sweep: SweepDir, reference: int | None) -> Report:
+    """:func:`report`, made in a process of its own. Raises ReportError if that process failed, with what it said last."""
+    arguments = [str(sweep.root.path), sweep.name, *([str(reference)] if reference is not None else [])]
+    command = [sys.executable, "-m", "accum_sweeps.reporting", *arguments]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    if done.returncode:
+        last = (done.stderr.strip() or f"exit code {done.returncode}").splitlines()[-1]
+        raise ReportError(f"the tables could not be written: {last}\n  The runs are kept. Later: action=report sweep={sweep.name}")
+    return Report(**json.loads(done.stdout))
+
+
+if __name__ == "__main__":
+    _, root, name, *rest = sys.argv
+    print(json.dumps(asdict(report(open_sweep(open_root(Path(root)), name), int(rest[0]) if rest else None))))
