@@ -30,22 +30,26 @@ def write_text(path: Path, text: str) -> None:
     write_atomic(path, lambda file: file.write(text.encode()))
 
 
-def create_exclusive(path: Path, text: str) -> bool:
+def create_exclusive(path: Path, text: str, *, sync: bool = True) -> bool:
     """Create ``path`` with the whole ``text``, or return False if it exists. Exactly one of several callers succeeds.
 
-    A hard link to a finished file is exclusive on NFS too, and no reader ever sees it half-written.
+    A hard link to a finished file is exclusive on NFS too, and no reader ever sees it half-written. Without ``sync`` a power
+    cut may leave it empty.
     """
+    if path.exists():  # most of those who come too late are spared the work
+        return False
     descriptor, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=".part")
     part = Path(name)
     try:
         with os.fdopen(descriptor, "wb") as file:
             file.write(text.encode())
             file.flush()
-            os.fsync(file.fileno())
+            if sync:
+                os.fsync(file.fileno())
         try:
             os.link(part, path)
         except FileExistsError:
-            return False
+            return part.stat().st_nlink > 1  # NFS may repeat a request that has succeeded already
         return True
     finally:
         part.unlink(missing_ok=True)

@@ -149,6 +149,18 @@ def test_a_damaged_run_is_named_and_done_again(tmp_path: Path, fake: Fake) -> No
     assert root.run_dir(spoiled, "e" * 12).read_spec() == seeds(3)[0]
 
 
+def test_deleted_claims_cost_a_new_attempt_and_mix_nothing(tmp_path: Path, fake: Fake) -> None:
+    fake()
+    run(tmp_path / "root", seeds(1), kind="inline")
+    root, _, plan = make_sweep(tmp_path / "root", seeds(1))
+    run_id = plan.runs[0].run_id
+    (root.run_folder(run_id) / "claim.1").unlink()
+    run_dir = root.run_dir(run_id, "e" * 12)
+    before = run_dir.events_path(1).read_bytes()
+    assert run(tmp_path / "root", seeds(1), kind="inline").counts == {"finished": 1}
+    assert run_dir.attempts() == [1, 2] and run_dir.events_path(1).read_bytes() == before
+
+
 def test_workers_that_cannot_start_end_the_sweep(tmp_path: Path, fake: Fake) -> None:
     root, sweep, plan = make_sweep(tmp_path / "root", seeds(3))
     result = dispatch(root, sweep, plan, fast(), engine="tests.jobs.no_such_engine")
