@@ -47,6 +47,8 @@ Item = TypeVar("Item")
 class ClientTracker:
     """One experiment through MLflow's public client (see mlflow_tracker.Tracker)."""
 
+    is_transactional = False
+
     def __init__(self, client: MlflowClient, experiment_id: str) -> None:
         self.client, self.experiment_id = client, experiment_id
 
@@ -112,6 +114,12 @@ class ClientTracker:
             self.client.log_artifact(run_id, str(path))
 
     def finish(self) -> None:
+        pass
+
+    def commit(self) -> None:
+        pass
+
+    def close(self) -> None:
         pass
 
     def _send(self, run_id: str, items: Sequence[Item], limit: int, send: Callable[[Sequence[Item]], object]) -> list[str]:

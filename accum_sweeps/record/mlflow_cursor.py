@@ -37,6 +37,8 @@ class Cursor:
         self._file: BinaryIO | None = None
         self._seen = (0, 0)
         self._is_compact = False
+        self._held: list[str] = []
+        self.is_holding = False  # whether facts wait in memory for flush(), because what they tell of is not committed yet
         self.read()
 
     def read(self) -> None:
@@ -60,21 +62,39 @@ class Cursor:
             write_text(self.path, "".join(_line(name, facts) for name, facts in self.entries.items()))
             self._is_compact = True
         with self.path.open("ab", buffering=0) as self._file:
-            yield
-        self._file, self._seen = None, self._stamp()
+            try:
+                yield
+                self.flush()
+            except BaseException:
+                self._held, self._seen = [], (0, 0)  # what is in memory is ahead of the disk: read it again
+                raise
+        self._seen = self._stamp()
 
-    def update(self, entry: str, **facts: Any) -> None:
-        """Record facts of an entry, at once; those not named stay."""
-        assert self._file is not None
+    def update(self, entry: str, *, at_once: bool = False, **facts: Any) -> None:
+        """Record facts of an entry; those not named stay. ``at_once``: on disk now, even while others are held."""
         known = self.entries.get(entry, {})
         if all(name in known and known[name] == value for name, value in facts.items()):
             return
         self._apply(entry, facts)
-        self._file.write(_line(entry, facts).encode())
+        line = json.dumps({"entry": entry, **facts}, separators=(",", ":")) + "\n"
+        if self.is_holding:
+            self._held.append(line)
+        if at_once or not self.is_holding:
+            self._write(line)
+
+    def flush(self) -> None:
+        """Write what was held, in order."""
+        lines, self._held = "".join(self._held), []
+        if lines:
+            self._write(lines)
 
     def forget(self, entry: str) -> None:
         """Record that nothing is known of an entry any more."""
         self.update(entry, forget=True)
+
+    def _write(self, lines: str) -> None:
+        assert self._file is not None
+        self._file.write(lines.encode())
 
     def _stamp(self) -> tuple[int, int]:
         try:

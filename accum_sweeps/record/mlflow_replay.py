@@ -36,6 +36,7 @@ from accum_sweeps.record.store import History, RootDir
 from accum_sweeps.record.sweep import SweepDir
 
 MANY_SAMPLES = 5000  # after which SQLite's statistics are worth their renewal
+GROUP_S = 0.25  # of work between two commits, where MLflow has such: each waits for the disk, and others wait meanwhile
 
 
 @dataclass(kw_only=True)
@@ -68,8 +69,8 @@ class Replay:
     experiment: str
     _revisions: list[int] | None = None
     _runs: dict[str, SweepRun] = field(default_factory=dict)
-    _statuses: dict[str, str] = field(default_factory=dict)
     _client: Tracker | None = None
+    _is_first: bool = True
 
     def __post_init__(self) -> None:
         self.folder = target_folder(self.sweep, self.uri, self.experiment)
@@ -97,13 +98,22 @@ class Replay:
 
     def _pass(self, report: SyncReport, is_over: bool, files: Sequence[Path], verify: bool) -> None:
         try:
-            Pass(self, self._tracker(), report).all(is_over, files, verify)
+            self._attempt(report, is_over, files, verify)
         except UnknownRunError:
             # The database is another one than before, and the experiment's id in it may be another too.
             for name in list(self.cursor.entries):
                 self.cursor.forget(name)
             self._client = None
-            Pass(self, self._tracker(), report).all(is_over, files, verify=False)
+            self._attempt(report, is_over, files, verify)
+
+    def _attempt(self, report: SyncReport, is_over: bool, files: Sequence[Path], verify: bool) -> None:
+        tracker = self._tracker()
+        self.cursor.is_holding = tracker.is_transactional
+        try:
+            Pass(self, tracker, report).all(is_over, files, verify or (tracker.is_transactional and self._is_first))
+            self._is_first = False
+        finally:
+            tracker.close()
 
     def runs(self) -> dict[str, SweepRun]:
         """The sweep's runs by run_id, re-read when its plan has a new revision."""
@@ -136,6 +146,7 @@ class Pass:
         self.is_cancelled = self.sweep.is_cancelled
         self.found: dict[tuple[str, str], str] = {}
         self.parent = ""
+        self.committed = time.monotonic()
 
     def all(self, is_over: bool, files: Sequence[Path], verify: bool) -> None:
         """Everything that is due now."""
@@ -146,14 +157,23 @@ class Pass:
             number = newest_claim(self.root.run_folder(run_id))
             if number:
                 counts[self._one(run_id, run, number)] += 1
+                if time.monotonic() - self.committed > GROUP_S:
+                    self._commit()
             elif run.plan.revision == newest:
                 counts[self._in_sweep("planned")] += 1
         self.report.running = counts["running"]
-        self.report.runs = sum("id" in entry for name, entry in self.cursor.entries.items() if name != SWEEP)
+        self.report.runs = sum(bool(entry.get("id")) for name, entry in self.cursor.entries.items() if name != SWEEP)
         self._conclude(counts, is_over=is_over)
         self._keep(files)
         if self.report.samples >= MANY_SAMPLES:
             self.tracker.finish()
+        self._commit()
+
+    def _commit(self) -> None:
+        """First MLflow, then the cursor: what a crash in between leaves unsaid is found again."""
+        self.tracker.commit()
+        self.cursor.flush()
+        self.committed = time.monotonic()
 
     def _begin(self, verify: bool) -> None:
         """Find or create the sweep's own run. Raises UnknownRunError if MLflow does not know what the cursor tells of."""
@@ -164,7 +184,7 @@ class Pass:
             except DeletedRunError:
                 self.cursor.forget(SWEEP)
                 identifier = ""
-        if verify or not identifier or any("id" not in entry for entry in self.cursor.entries.values()):
+        if verify or not identifier or not all(entry.get("id") for entry in self.cursor.entries.values()):
             runs = self.tracker.find_runs({"sweep_id": sweep_id(self.sweep)})
             if verify:
                 self._verify(runs)
@@ -173,14 +193,15 @@ class Pass:
         if not identifier:
             identifier = self.found.get(("", "")) or self._create_sweep()
             self.cursor.update(SWEEP, id=identifier)
+            self._commit()
         self.parent = identifier
 
     def _verify(self, runs: dict[str, dict[str, str]]) -> None:
         """Doubt what the cursor tells of runs that MLflow has lost, or has in an older state (a restored copy of its database)."""
         for name, entry in list(self.cursor.entries.items()):
-            tags = runs.get(entry.get("id", ""))
-            if name == SWEEP or "id" not in entry:
+            if name == SWEEP or not entry.get("id"):
                 continue
+            tags = runs.get(entry["id"])
             if tags is None:
                 with contextlib.suppress(DeletedRunError):
                     try:
@@ -313,14 +334,15 @@ class RunReplay:
             with contextlib.suppress(UnknownRunError, DeletedRunError, RefusedError):
                 self.work.tracker.delete_run(self.entry["id"])
             self.work.cursor.forget(self.run_id)
-        if "id" in self.entry:
+        if self.entry.get("id"):
             return str(self.entry["id"])
         found = self.work.found.pop((self.run_id, self.state.env_id), None)
         if found:
             self.work.tracker.set_tags(found, {"mlflow.parentRunId": self.work.parent})
+            self.work.cursor.forget(self.run_id)
             self.work.cursor.update(self.run_id, id=found, env=self.state.env_id, sent=0, is_found=True)
             return found
-        self.work.cursor.update(self.run_id, env=self.state.env_id, sent=0)
+        self.work.cursor.update(self.run_id, at_once=True, id=None, env=self.state.env_id, sent=0)
         start, _ = self._times()
         tags = self.run.tags(self.work.sweep, self.work.parent, self.state.env_id)
         identifier = self.work.tracker.create_run(self.run.name, start, {**tags, **self._facts()})

@@ -40,10 +40,16 @@ lifecycle_stage, artifact_uri, experiment_id) VALUES (?, ?, 'UNKNOWN', '', '', ?
 
 
 class SqliteTracker:
-    """One experiment of one database file (see mlflow_tracker.Tracker)."""
+    """One experiment of one database file (see mlflow_tracker.Tracker).
+
+    What is written since the last commit() arrives together or not at all: each commit waits for the disk.
+    """
+
+    is_transactional = True
 
     def __init__(self, path: Path, experiment_id: str) -> None:
         self.path, self.experiment_id = path, int(experiment_id)
+        self._connection: sqlite3.Connection | None = None
 
     @classmethod
     def open(cls, uri: str, experiment_id: str) -> "SqliteTracker | None":
@@ -56,7 +62,7 @@ class SqliteTracker:
 
     def create_run(self, name: str, start_ms: int, tags: Mapping[str, str]) -> str:
         run_id = uuid.uuid4().hex
-        with self._transaction() as connection:
+        with self._writing() as connection:
             location = self._artifacts(connection)
             row = (run_id, name, tags.get("mlflow.user", "unknown"), start_ms, f"{location}/{run_id}/artifacts", self.experiment_id)
             connection.execute(_RUN, row)
@@ -69,28 +75,28 @@ class SqliteTracker:
         query = f"SELECT tags.run_uuid, tags.key, tags.value FROM runs {joins} JOIN tags ON tags.run_uuid = runs.run_uuid"
         values = [item for pair in tags.items() for item in pair]
         found: dict[str, dict[str, str]] = {}
-        with self._connection() as connection:
+        with self._reading() as connection:
             rows = connection.execute(f"{query} WHERE experiment_id = ? AND lifecycle_stage = 'active'", [*values, self.experiment_id])
             for run_id, key, value in rows:
                 found.setdefault(run_id, {})[key] = value
         return found
 
     def check_run(self, run_id: str) -> None:
-        with self._connection() as connection:
+        with self._reading() as connection:
             _check(connection, run_id)
 
     def samples(self, run_id: str) -> set[tuple[str, int, int]]:
-        with self._connection() as connection:
+        with self._reading() as connection:
             return set(connection.execute("SELECT key, step, timestamp FROM metrics WHERE run_uuid = ?", (run_id,)))
 
     def log_params(self, run_id: str, params: Mapping[str, str]) -> list[str]:
-        with self._transaction(run_id) as connection:
+        with self._writing(run_id) as connection:
             connection.executemany(_PARAM, [(key, value, run_id) for key, value in params.items()])
             stored = dict(connection.execute("SELECT key, value FROM params WHERE run_uuid = ?", (run_id,)))
         return [f"{key}: MLflow holds another value of it" for key, value in params.items() if stored[key] != value]
 
     def set_tags(self, run_id: str, tags: Mapping[str, str]) -> list[str]:
-        with self._transaction(run_id) as connection:
+        with self._writing(run_id) as connection:
             connection.executemany(_TAG, [(key, value, run_id) for key, value in tags.items()])
             if "mlflow.runName" in tags:
                 connection.execute("UPDATE runs SET name = ? WHERE run_uuid = ?", (tags["mlflow.runName"], run_id))
@@ -99,22 +105,22 @@ class SqliteTracker:
     def log_samples(self, run_id: str, samples: Sequence[Sample]) -> list[str]:
         rows = [_row(run_id, sample) for sample in samples]
         latest = {row[0]: row for row in sorted(rows, key=lambda row: (row[3], row[2], row[1]))}
-        with self._transaction(run_id) as connection:
+        with self._writing(run_id) as connection:
             connection.executemany(_INSERT, rows)
             connection.executemany(_LATEST, latest.values())
         return []
 
     def set_status(self, run_id: str, status: str, end_ms: int | None) -> None:
-        with self._transaction(run_id) as connection:
+        with self._writing(run_id) as connection:
             connection.execute("UPDATE runs SET status = ?, end_time = coalesce(?, end_time) WHERE run_uuid = ?", (status, end_ms, run_id))
 
     def delete_run(self, run_id: str) -> None:
-        with self._transaction() as connection:
+        with self._writing() as connection:
             values = (time.time_ns() // 1_000_000, run_id)
             connection.execute("UPDATE runs SET lifecycle_stage = 'deleted', deleted_time = ? WHERE run_uuid = ?", values)
 
     def log_file(self, run_id: str, path: Path) -> None:
-        with self._connection() as connection:
+        with self._reading() as connection:
             _check(connection, run_id)
             uri = connection.execute("SELECT artifact_uri FROM runs WHERE run_uuid = ?", (run_id,)).fetchone()[0]
         parts = urlsplit(uri)
@@ -129,7 +135,7 @@ class SqliteTracker:
 
     def finish(self) -> None:
         """Let SQLite know the tables' sizes: sorting a page of runs by a metric otherwise takes seconds."""
-        with self._connection() as connection:
+        with self._writing() as connection:
             connection.execute("PRAGMA analysis_limit = 1000")
             connection.execute("ANALYZE")
 
@@ -139,20 +145,33 @@ class SqliteTracker:
             raise UnknownRunError(f"experiment {self.experiment_id}")
         return str(row[0]).rstrip("/")
 
-    @contextlib.contextmanager
-    def _connection(self) -> Iterator[sqlite3.Connection]:
-        with connected(self.path) as connection:
-            yield connection
+    def commit(self) -> None:
+        with self._reading() as connection:
+            if connection.in_transaction:
+                connection.execute("COMMIT")
+        self.close()
+
+    def close(self) -> None:
+        if self._connection is not None:
+            self._connection.close()
+            self._connection = None
 
     @contextlib.contextmanager
-    def _transaction(self, run_id: str | None = None) -> Iterator[sqlite3.Connection]:
-        """Everything or nothing, on disk when it is left; of an active run, where one is named."""
-        with self._connection() as connection:
-            connection.execute("BEGIN IMMEDIATE")
+    def _reading(self) -> Iterator[sqlite3.Connection]:
+        with _sqlite_errors(self.path):
+            if self._connection is None:
+                self._connection = _connect(self.path)
+            yield self._connection
+
+    @contextlib.contextmanager
+    def _writing(self, run_id: str | None = None) -> Iterator[sqlite3.Connection]:
+        """The transaction, which is begun if need be; for an active run, where one is named."""
+        with self._reading() as connection:
+            if not connection.in_transaction:
+                connection.execute("BEGIN IMMEDIATE")
             if run_id is not None:
                 _check(connection, run_id)
             yield connection
-            connection.execute("COMMIT")
 
 
 def sqlite_path(uri: str) -> Path | None:
@@ -178,12 +197,21 @@ def is_understood(path: Path) -> bool:
 
 @contextlib.contextmanager
 def connected(path: Path) -> Iterator[sqlite3.Connection]:
-    """A connection to an existing file for as long as the block lasts (a deleted database is noticed so); UnreachableError."""
+    """A connection to an existing file, each statement a transaction of its own; UnreachableError."""
+    with _sqlite_errors(path), contextlib.closing(_connect(path)) as connection:
+        yield connection
+
+
+def _connect(path: Path) -> sqlite3.Connection:
+    if not path.exists():
+        raise UnreachableError(f"{path} is gone")
+    return sqlite3.connect(path, timeout=TIMEOUT_S, isolation_level=None)
+
+
+@contextlib.contextmanager
+def _sqlite_errors(path: Path) -> Iterator[None]:
     try:
-        if not path.exists():
-            raise UnreachableError(f"{path} is gone")
-        with contextlib.closing(sqlite3.connect(path, timeout=TIMEOUT_S, isolation_level=None)) as connection:
-            yield connection
+        yield
     except sqlite3.Error as error:
         raise UnreachableError(f"{path}: {error}") from error
 

@@ -37,6 +37,8 @@ class Tracker(Protocol):
     return texts say in words which items were refused; the others of the same call arrive.
     """
 
+    is_transactional: bool  # whether nothing arrives before commit()
+
     def create_run(self, name: str, start_ms: int, tags: Mapping[str, str]) -> str:
         """A new run, RUNNING; its id."""
 
@@ -68,7 +70,13 @@ class Tracker(Protocol):
         """Keep a file with the run. Raises OSError if it cannot be read."""
 
     def finish(self) -> None:
-        """Called after much was written."""
+        """To be called after much was written."""
+
+    def commit(self) -> None:
+        """Make sure that everything sent so far is there to stay."""
+
+    def close(self) -> None:
+        """Give up what was not committed."""
 
 
 def environment() -> dict[str, str]:

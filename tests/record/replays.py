@@ -2,6 +2,7 @@
 
 import json
 import os
+import signal
 import sqlite3
 import traceback
 from collections.abc import Callable, Iterable, Mapping
@@ -10,6 +11,8 @@ from pathlib import Path
 from typing import Any
 
 from accum_sweeps.plan.spec import RunSpec
+from accum_sweeps.record.mlflow_cursor import Cursor
+from accum_sweeps.record.mlflow_points import run_samples
 from accum_sweeps.record.mlflow_replay import SyncReport
 from accum_sweeps.record.mlflow_sync import sync
 from accum_sweeps.record.state import boot_id, process_start
@@ -148,3 +151,41 @@ def forked(work: Callable[[], object]) -> int:
             os._exit(1)
         os._exit(0)
     return pid
+
+
+def expected(sweep: Sweep, spec: RunSpec) -> list[tuple[str, int, int]]:
+    return sorted(sample[:3] for sample in run_samples(sweep.run_dir(spec).history(), spec.setup.steps).samples)
+
+
+def keys(sweep: Sweep, spec: RunSpec) -> list[tuple[str, int, int]]:
+    return [row[:3] for row in samples(sweep.database, spec.run_id)]
+
+
+WRITES = ("create_run", "log_params", "log_samples", "set_tags", "set_status", "delete_run", "commit")
+
+
+def killed_after(tracker: type, sweep: Sweep, calls: int, *, before: bool) -> bool:
+    """Replay in a process that is killed at its ``calls``-th step towards MLflow or the cursor; False if it came through."""
+
+    def work() -> None:
+        left = iter(range(calls))
+
+        def deadly(function: Callable[..., Any]) -> Callable[..., Any]:
+            def call(*args: Any, **kwargs: Any) -> Any:
+                is_last = next(left, None) is None
+                if is_last and before:
+                    os.kill(os.getpid(), signal.SIGKILL)
+                result = function(*args, **kwargs)
+                if is_last:
+                    os.kill(os.getpid(), signal.SIGKILL)
+                return result
+
+            return call
+
+        for owner, name in ((Cursor, "_write"), *((tracker, n) for n in WRITES)):
+            setattr(owner, name, deadly(getattr(owner, name)))
+        sweep.sync()
+
+    status = os.waitpid(forked(work), 0)[1]
+    assert status in (0, signal.SIGKILL)
+    return status != 0

@@ -17,13 +17,13 @@ from typing import Any
 
 import pytest
 
-from accum_sweeps.record import mlflow_client
+from accum_sweeps.record import mlflow_client, mlflow_replay
 from accum_sweeps.record.mlflow_client import ClientTracker
 from accum_sweeps.record.mlflow_points import Sample, clean_name
 from accum_sweeps.record.mlflow_sqlite import SqliteTracker
 from accum_sweeps.record.mlflow_sync import Lag, SyncReport, lag, prepare, sync
 from accum_sweeps.record.mlflow_tracker import RefusedError, UnknownRunError, UnreachableError
-from tests.record.replays import EXPERIMENT, Sweep, children, make_sweep, rows, samples
+from tests.record.replays import EXPERIMENT, Sweep, children, expected, keys, killed_after, make_sweep, rows, samples
 from tests.specs import make_spec
 
 
@@ -149,6 +149,24 @@ def test_the_client_rebuilds_a_lost_database_and_replaces_a_void_curve(tmp_path:
     assert samples(sweep.database, spec.run_id) == before
 
 
+def test_a_client_killed_between_two_calls_neither_doubles_nor_loses_anything(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(SqliteTracker, "open", classmethod(lambda cls, uri, experiment_id: None))
+    monkeypatch.setattr(mlflow_replay, "BATCH", 15)
+    sweep = make_sweep(tmp_path, [make_spec()])
+    (spec,) = sweep.specs
+    sweep.log(spec, steps=range(1, 9), checkpoints=[8], end=None, is_alive=False)
+    sweep.sync()
+    sweep.log(spec, 2, start=(1, 4), steps=range(5, 11))
+    kept = {path: path.read_bytes() for path in (sweep.database, *sweep.dir.path.glob("mlflow/*/cursor.jsonl"))}
+    for calls in range(1, 18, 3):
+        for path, content in kept.items():
+            path.write_bytes(content)
+        assert killed_after(ClientTracker, sweep, calls, before=bool(calls % 2))
+        sweep.sync()
+        assert keys(sweep, spec) == expected(sweep, spec)
+        assert {run["status"] for run in children(sweep.database).values()} == {"FINISHED"}
+
+
 def test_one_item_that_mlflow_refuses_does_not_lose_the_other_999(tmp_path: Path) -> None:
     uri = prepare(f"sqlite:///{tmp_path / 'mlflow.db'}", EXPERIMENT).uri
     tracker = ClientTracker.open(uri, EXPERIMENT)
@@ -157,11 +175,13 @@ def test_one_item_that_mlflow_refuses_does_not_lose_the_other_999(tmp_path: Path
     refused = tracker.log_samples(run, [*items[:500], Sample("bad[]", 1, 1, 0.0), *items[500:]])
     assert len(refused) == 1
     assert refused[0].startswith("bad[]: refused by MLflow")
-    assert len(tracker.samples(run)) == 999
+    assert rows(tmp_path / "mlflow.db", "SELECT count(*) FROM metrics") == [(999,)]
     assert len(tracker.log_params(run, {**{f"p{i}": "v" for i in range(150)}, "bad[]": "v"})) == 1
     tracker.log_params(run, {"p1": "v"})
     assert tracker.log_params(run, {"p1": "another", "p2": "v"})[0].startswith("p1: refused")
-    assert SqliteTracker(tmp_path / "mlflow.db", "1").log_params(run, {"p1": "another"}) == ["p1: MLflow holds another value of it"]
+    direct = SqliteTracker(tmp_path / "mlflow.db", "1")
+    assert direct.log_params(run, {"p1": "another"}) == ["p1: MLflow holds another value of it"]
+    direct.close()
     with pytest.raises(UnknownRunError):
         tracker.log_samples("0" * 32, items)
 

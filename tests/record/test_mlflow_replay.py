@@ -1,7 +1,5 @@
 """Run directories in MLflow: each run once, each kept point once, whatever happens in between."""
 
-import os
-import signal
 import sqlite3
 from collections.abc import Callable
 from pathlib import Path
@@ -11,11 +9,9 @@ import pytest
 
 from accum_sweeps.plan.spec import RunSpec
 from accum_sweeps.record import mlflow_replay
-from accum_sweeps.record.mlflow_cursor import Cursor
-from accum_sweeps.record.mlflow_points import run_samples
 from accum_sweeps.record.mlflow_sqlite import SqliteTracker
 from accum_sweeps.record.mlflow_sync import sync
-from tests.record.replays import EXPERIMENT, T0, Sweep, children, forked, make_sweep, rows, samples
+from tests.record.replays import EXPERIMENT, T0, Sweep, children, expected, keys, killed_after, make_sweep, rows, samples
 from tests.specs import make_spec
 
 
@@ -26,14 +22,6 @@ def sweep(tmp_path: Path) -> Sweep:
 
 def curve(sweep: Sweep, spec: RunSpec, key: str = "train_loss") -> list[tuple[int, float]]:
     return [(step, value) for name, step, _, value, _ in samples(sweep.database, spec.run_id) if name == key]
-
-
-def expected(sweep: Sweep, spec: RunSpec) -> list[tuple[str, int, int]]:
-    return sorted(sample[:3] for sample in run_samples(sweep.run_dir(spec).history(), spec.setup.steps).samples)
-
-
-def keys(sweep: Sweep, spec: RunSpec) -> list[tuple[str, int, int]]:
-    return [row[:3] for row in samples(sweep.database, spec.run_id)]
 
 
 def test_a_sweep_is_one_parent_with_a_readable_note_and_a_child_for_each_started_run(sweep: Sweep) -> None:
@@ -220,7 +208,9 @@ def test_a_run_deleted_in_mlflow_stays_deleted(sweep: Sweep) -> None:
     spec = sweep.specs[0]
     sweep.log(spec, end=None, steps=range(1, 6), checkpoints=[4])
     sweep.sync()
-    SqliteTracker(sweep.database, "1").delete_run(children(sweep.database)[spec.run_id]["id"])
+    tracker = SqliteTracker(sweep.database, "1")
+    tracker.delete_run(children(sweep.database)[spec.run_id]["id"])
+    tracker.commit()
     sweep.log(spec, 2, start=(1, 4), steps=range(5, 11))
     assert sweep.sync().removed == 1
     assert spec.run_id not in children(sweep.database)
@@ -296,41 +286,12 @@ def test_files_are_kept_with_the_sweep(sweep: Sweep, tmp_path: Path) -> None:
     assert (Path(uri.removeprefix("file://")) / "report.html").read_text() == "<p>"
 
 
-WRITES = ("create_run", "log_params", "log_samples", "set_tags", "set_status", "delete_run")
-
-
-def killed_after(sweep: Sweep, calls: int, *, before: bool) -> bool:
-    """Replay in a process that is killed at its ``calls``-th step towards MLflow or the cursor; False if it came through."""
-
-    def work() -> None:
-        left = iter(range(calls))
-
-        def deadly(function: Callable[..., Any]) -> Callable[..., Any]:
-            def call(*args: Any, **kwargs: Any) -> Any:
-                is_last = next(left, None) is None
-                if is_last and before:
-                    os.kill(os.getpid(), signal.SIGKILL)
-                result = function(*args, **kwargs)
-                if is_last:
-                    os.kill(os.getpid(), signal.SIGKILL)
-                return result
-
-            return call
-
-        for owner, name in ((Cursor, "update"), *((SqliteTracker, n) for n in WRITES)):
-            setattr(owner, name, deadly(getattr(owner, name)))
-        sweep.sync()
-
-    status = os.waitpid(forked(work), 0)[1]
-    assert status in (0, signal.SIGKILL)
-    return status != 0
-
-
-@pytest.mark.parametrize("before", [True, False])
+@pytest.mark.parametrize(("before", "group_s"), [(True, 0.0), (False, 0.0), (False, 9.0)])
 def test_a_replay_killed_at_every_single_step_neither_doubles_nor_loses_anything(
-    tmp_path: Path, before: bool, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, before: bool, group_s: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(mlflow_replay, "BATCH", 15)
+    monkeypatch.setattr(mlflow_replay, "GROUP_S", group_s)
     spec, other = make_spec(), make_spec(seed=1)
     sweep = make_sweep(tmp_path, [spec, other])
     sweep.log(spec, steps=range(1, 9), checkpoints=[8], end=None, is_alive=False)
@@ -343,10 +304,10 @@ def test_a_replay_killed_at_every_single_step_neither_doubles_nor_loses_anything
     while was_killed:
         for path, content in kept.items():
             path.write_bytes(content)
-        was_killed = killed_after(sweep, calls, before=before)
+        was_killed = killed_after(SqliteTracker, sweep, calls, before=before)
         sweep.sync()
         assert [keys(sweep, s) for s in (spec, other)] == [expected(sweep, s) for s in (spec, other)]
         assert {run["status"] for run in children(sweep.database).values()} == {"FINISHED"}
         assert all(len(run["params"]) > 40 for key, run in children(sweep.database).items() if key)
         calls += 1
-    assert calls > 25
+    assert calls > 15
