@@ -5,10 +5,12 @@ from pathlib import Path
 
 import pytest
 
+from accum_sweeps.jobs.resources import Resources, read_resources
 from accum_sweeps.plan.compose import find_groups, shipped_folder
 from accum_sweeps.plan.config import read_config
 from accum_sweeps.plan.errors import UserError
 from accum_sweeps.plan.labels import setup_labels
+from accum_sweeps.plan.setting import names
 from accum_sweeps.plan.spec import RUN_KEYS, SETUP_KEYS, RunSpec
 from tests.plan.test_compose import write
 
@@ -136,13 +138,21 @@ def test_launcher_is_handed_on_as_it_is() -> None:
     assert read_config(["launcher.slots=[0,1]", "launcher.run_limit_min=5"]).launcher == {
         "kind": "local",
         "slots": [0, 1],
-        "checkpoint_every": 0,
+        "checkpoint_every": 100,
         "max_attempts": 2,
         "run_limit_min": 5,
         "heartbeat_s": 5,
         "expiry_s": 60,
+        "runs_per_job": 0,
+        "stop_grace_s": 30,
     }
     assert read_config(["launcher=inline"]).launcher["kind"] == "inline"
+
+
+def test_every_launcher_setting_has_a_line_in_the_local_preset() -> None:
+    launcher = read_config([]).launcher
+    assert set(launcher) == set(names(Resources))
+    assert read_resources(launcher).kind == "local"
 
 
 def test_launcher_tracking_and_names_change_no_run_id() -> None:

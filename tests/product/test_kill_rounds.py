@@ -49,7 +49,8 @@ def test_killed_at_random_and_typed_again_it_ends_as_if_undisturbed(tmp_path: Pa
             victims["dispatcher"] += 1
         if command.poll() is None:
             command.send_signal(rng.choice(SIGNALS))
-        command.communicate(timeout=60)
+        output, _ = command.communicate(timeout=60)
+        assert command.returncode != 2, output
         place.wait_until_alone()
     assert min(victims.values()) >= ROUNDS // 5, victims
 
