@@ -40,14 +40,16 @@ class Heartbeat(threading.Thread):
         super().__init__(name="heartbeat", daemon=True)
         self._stop_reason, self._sweep, self._heartbeat_s, self._parent = stop, sweep, heartbeat_s, parent
         self._claim: Claim | None = None
+        self._lock = threading.Lock()
         self._due = 0.0
         self._ended = threading.Event()
 
     def hold(self, claim: Claim | None) -> None:
         """Keep ``claim`` alive from now on, or none."""
-        self._stop_reason.run = None
-        self._due = time.monotonic() + self._heartbeat_s
-        self._claim = claim
+        with self._lock:
+            self._stop_reason.run = None
+            self._due = time.monotonic() + self._heartbeat_s
+            self._claim = claim
 
     def end(self) -> None:
         """Stop the thread."""
@@ -66,9 +68,7 @@ class Heartbeat(threading.Thread):
             self._stop_reason.worker = self._stop_reason.worker or "the process that watches this worker is gone"
         if self._sweep.is_cancelled:
             self._stop_reason.worker = self._stop_reason.worker or "cancelled"
-        claim = self._claim
-        if claim is not None and time.monotonic() >= self._due:
-            self._due = time.monotonic() + self._heartbeat_s
-            reason = claim.beat()
-            if reason and claim is self._claim:
-                self._stop_reason.run = reason
+        with self._lock:
+            if self._claim is not None and time.monotonic() >= self._due:
+                self._due = time.monotonic() + self._heartbeat_s
+                self._stop_reason.run = self._claim.beat() or None

@@ -1,6 +1,7 @@
 """What a worker is told: paths and numbers only, so that it costs the same for ten runs and for a hundred thousand."""
 
-from dataclasses import dataclass, field
+import os
+from dataclasses import dataclass
 
 from accum_sweeps.jobs.resources import Resources
 from accum_sweeps.jobs.slots import SlotPool
@@ -58,7 +59,7 @@ class WorkOrder:
     job: str = ""
     log: str = ""
     incarnation: int = 0
-    runs_left: int = field(default=0)
+    runs_left: int = 0
 
     @property
     def owner(self) -> str:
@@ -68,4 +69,14 @@ class WorkOrder:
     @property
     def is_abandoned(self) -> bool:
         """Whether the command that waited for this worker is gone."""
-        return self.dispatcher is not None and not is_alive(*self.dispatcher)
+        return self.dispatcher is not None and _is_gone(*self.dispatcher)
+
+
+def _is_gone(pid: int, start: int) -> bool:
+    if start:
+        return not is_alive(pid, start)
+    try:  # a system that does not tell when processes started
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return True
+    return False

@@ -108,7 +108,7 @@ class Scan:
     def open_runs(self, group: Group) -> int:
         """Runs of the group for which a worker is wanted."""
         statuses = [self.board.status[run.run_id] for run in self.groups[group]]
-        ours = len({running.run_id for running in self.board.running.values()})
+        ours = sum(self.group_of[running.run_id] == group for running in self.board.running.values())
         elsewhere = statuses.count("running") - ours
         left = sum(status not in SETTLED for status in statuses)
         is_unsure = self.reuse != "any" and group not in self.env_of and any(run.run_id in self.done_in for run in self.groups[group])

@@ -4,6 +4,7 @@ It imports nothing heavy and runs none of the user's code, so it outlives whatev
 died. On a cluster it is all that watches: the command that submitted the job may be gone.
 """
 
+import contextlib
 import dataclasses
 import faulthandler
 import os
@@ -146,7 +147,8 @@ class _Child:
         if self.deadline is None:
             self.deadline = time.monotonic() + self.order.resources.stop_grace_s
         if self.pid:
-            os.kill(self.pid, signal.SIGTERM)
+            with contextlib.suppress(ProcessLookupError):  # it has just ended
+                os.kill(self.pid, signal.SIGTERM)
 
     def run(self, order: WorkOrder, state: Supervision, reader: JournalReader) -> int:
         """Run one worker to its end; returns its exit code, negative for a signal."""

@@ -34,7 +34,7 @@ def make_sweep(folder: Path, specs: Iterable[RunSpec], name: str = "s") -> tuple
 
 def fast(**changes: Any) -> Resources:
     """Resources with short times."""
-    return read_resources({"kind": "local", "heartbeat_s": 0.2, "expiry_s": 2.0, "stop_grace_s": 5.0, **changes})
+    return read_resources({"kind": "local", "heartbeat_s": 0.2, "expiry_s": 15.0, "stop_grace_s": 5.0, **changes})
 
 
 COMMAND = """
@@ -55,7 +55,7 @@ def start_command(
     folder: Path, *, name: str = "s", fake: dict[str, Any] | None = None, start_new_session: bool = False, **launcher: Any
 ) -> "subprocess.Popen[str]":
     """Dispatch the newest plan of a sweep in a process of its own."""
-    settings = {"kind": "local", "heartbeat_s": 0.2, "expiry_s": 2.0, "stop_grace_s": 5.0, **launcher}
+    settings = {"kind": "local", "heartbeat_s": 0.2, "expiry_s": 15.0, "stop_grace_s": 5.0, **launcher}
     environment = {**os.environ, "FAKE": json.dumps(fake or {}), "TMPDIR": str(folder.parent), "PYTHONPATH": str(REPOSITORY)}
     arguments = [sys.executable, "-c", COMMAND, str(folder), name, json.dumps(settings)]
     return subprocess.Popen(

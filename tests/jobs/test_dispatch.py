@@ -46,12 +46,12 @@ def test_all_runs_are_done_once_and_not_again(tmp_path: Path, fake: Fake, kind: 
 
 
 def test_no_gpu_is_ever_shared(tmp_path: Path, fake: Fake) -> None:
-    fake(trace=tmp_path / "trace", step_s=0.004)
+    fake(trace=tmp_path / "trace", step_s=0.02)
     assert run(tmp_path / "root", seeds(20, device="cuda"), slots=[0, 1]).counts == {"finished": 20}
     spans: dict[str, list[tuple[float, float]]] = defaultdict(list)
     for line in trace(tmp_path / "trace"):
         spans[line["gpu"]].append((line["from"], line["to"]))
-    assert sorted(spans) == ["0", "1"] and min(map(len, spans.values())) >= 5, "both were used"
+    assert sorted(spans) == ["0", "1"] and min(map(len, spans.values())) >= 2, "both were used"
     for of_one in spans.values():
         of_one.sort()
         assert all(former[1] <= later[0] for former, later in itertools.pairwise(of_one))
