@@ -113,8 +113,9 @@ class Dispatcher:
             self.stop.on_signal(number, frame)
             self.on_repeated_signal()
 
+        heard = [n for n in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP) if signal.getsignal(n) is not signal.SIG_IGN]  # nohup
         try:
-            before = {number: signal.signal(number, handle) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)}
+            before = {number: signal.signal(number, handle) for number in heard}
         except ValueError:  # not the main thread: whoever owns that one handles signals
             before = {}
         try:

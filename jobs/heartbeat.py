@@ -5,6 +5,7 @@ import os
 import signal
 import threading
 import time
+from collections.abc import Callable
 from types import FrameType
 
 from accum_sweeps.jobs.claims import Claim
@@ -12,6 +13,7 @@ from accum_sweeps.record.sweep import SweepDir
 
 LOOK_S = 0.5
 STOPPING = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR2)
+TERMINAL = (signal.SIGINT, signal.SIGHUP)
 
 
 class Stop:
@@ -28,6 +30,19 @@ class Stop:
     def on_signal(self, number: int, _frame: FrameType | None) -> None:
         """Signal handler: stop the worker at the next step."""
         self.worker = self.worker or f"stopped by {signal.Signals(number).name}"
+
+
+Handler = Callable[[int, FrameType | None], None]
+
+
+def handle_stopping(handler: Handler, *, ignore_terminal: bool) -> None:
+    """Let ``handler`` have the signals that stop a worker.
+
+    A terminal sends its signals to everything that was started from it. Where a command waits for the worker, that command
+    decides what they mean (under nohup: nothing), and the worker does not listen.
+    """
+    for number in STOPPING:
+        signal.signal(number, signal.SIG_IGN if ignore_terminal and number in TERMINAL else handler)
 
 
 class Heartbeat(threading.Thread):

@@ -18,7 +18,7 @@ from types import FrameType
 from typing import Any
 
 from accum_sweeps.jobs.claims import mark_lost, process_facts
-from accum_sweeps.jobs.heartbeat import STOPPING, Stop
+from accum_sweeps.jobs.heartbeat import STOPPING, Stop, handle_stopping
 from accum_sweeps.jobs.journal import Journal, JournalReader, tail
 from accum_sweeps.jobs.order import WorkOrder
 from accum_sweeps.jobs.worker import ENDS, WorkEnd, disk_full, work
@@ -131,7 +131,8 @@ class _Child:
         self.before: dict[int, Any] = {}
 
     def __enter__(self) -> "_Child":
-        self.before = {number: signal.signal(number, self._on_signal) for number in STOPPING}
+        self.before = {number: signal.getsignal(number) for number in STOPPING}
+        handle_stopping(self._on_signal, ignore_terminal=self.order.dispatcher is not None)
         signal.pthread_sigmask(signal.SIG_UNBLOCK, STOPPING)  # the dispatcher starts jobs with some of them blocked
         return self
 
@@ -215,8 +216,7 @@ def _be_worker(order: WorkOrder, parent: int, stop_reason: str) -> None:
     try:
         stop = Stop()
         stop.worker = stop_reason or None
-        for number in STOPPING:
-            signal.signal(number, stop.on_signal)
+        handle_stopping(stop.on_signal, ignore_terminal=order.dispatcher is not None)
         signal.signal(signal.SIGABRT, signal.SIG_DFL)
         faulthandler.enable(file=2)
         signal.pthread_sigmask(signal.SIG_UNBLOCK, STOPPING)

@@ -52,18 +52,18 @@ print(json.dumps({"counts": result.counts, "interrupted": result.is_interrupted,
 
 
 def start_command(
-    folder: Path, *, name: str = "s", fake: dict[str, Any] | None = None, start_new_session: bool = False, **launcher: Any
+    folder: Path, *, name: str = "s", fake: dict[str, Any] | None = None, before: tuple[str, ...] = (), **launcher: Any
 ) -> "subprocess.Popen[str]":
-    """Dispatch the newest plan of a sweep in a process of its own."""
+    """Dispatch the newest plan of a sweep in a process of its own, as if in a terminal of its own; ``before`` it: nohup, say."""
     settings = {"kind": "local", "heartbeat_s": 0.2, "expiry_s": 15.0, "stop_grace_s": 5.0, **launcher}
     environment = {**os.environ, "FAKE": json.dumps(fake or {}), "TMPDIR": str(folder.parent), "PYTHONPATH": str(REPOSITORY)}
     arguments = [sys.executable, "-c", COMMAND, str(folder), name, json.dumps(settings)]
     return subprocess.Popen(
-        arguments,
+        [*before, *arguments],
         cwd=REPOSITORY,
         env=environment,
         text=True,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
-        start_new_session=start_new_session,
+        start_new_session=True,
     )

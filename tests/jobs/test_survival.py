@@ -107,12 +107,21 @@ def test_a_stopped_command_saves_what_runs_and_goes(folder: Path, number: signal
 
 def test_ctrl_c_reaches_a_whole_terminal_and_no_worker_is_cut_off(folder: Path) -> None:
     root, _, plan = make_sweep(folder, seeds(2))
-    command = start_command(folder, fake=SLOW, start_new_session=True)
+    command = start_command(folder, fake=SLOW)
     wait_until(lambda: len(running_steps(root, plan)) == 2 and min(running_steps(root, plan)) >= 2)
     os.killpg(command.pid, signal.SIGINT)
     assert finish(command)["counts"] == {"planned": 2}
     assert not processes(folder)
     assert all(run_state(root, run.run_id).outcome == "released" for run in plan.runs)
+
+
+def test_under_nohup_a_closed_terminal_stops_nothing(folder: Path) -> None:
+    root, _, plan = make_sweep(folder, seeds(2))
+    command = start_command(folder, fake=SLOW, before=("nohup",))
+    wait_until(lambda: running_steps(root, plan))
+    os.killpg(command.pid, signal.SIGHUP)
+    assert finish(command)["counts"] == {"finished": 2}
+    assert all(run_state(root, run.run_id).attempt == 1 for run in plan.runs)
 
 
 def test_a_worker_that_does_not_stop_is_killed_after_its_grace(folder: Path) -> None:
