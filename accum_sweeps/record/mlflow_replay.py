@@ -1,11 +1,6 @@
-"""Brings the runs of one sweep into one MLflow: each run once, each kept sample once, whatever is killed in between.
-
-The order for each run: note that it will be created, create it, note its id; parameters in a call of their own; samples
-batch by batch, the cursor after each; tags and state last. Whatever is in doubt after a crash is looked up by its tags.
-"""
+"""Brings the runs of one sweep into one MLflow, pass by pass; mlflow_run does it for a single run."""
 
 import contextlib
-import itertools
 import time
 from collections import Counter
 from collections.abc import Callable, Sequence
@@ -13,50 +8,18 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from accum_sweeps.record.mlflow_content import (
-    NOTE,
-    RUNNING,
-    SweepRun,
-    facts_tags,
-    mlflow_status,
-    note,
-    sweep_id,
-    sweep_runs,
-    sweep_status,
-    times,
-    user,
-)
+from accum_sweeps.record.mlflow_content import NOTE, RUNNING, SweepRun, note, sweep_id, sweep_runs, sweep_status, user
 from accum_sweeps.record.mlflow_cursor import SWEEP, Cursor, exclusive, target_folder
 from accum_sweeps.record.mlflow_database import prepare
-from accum_sweeps.record.mlflow_points import Curves, Sample, run_samples
+from accum_sweeps.record.mlflow_run import RunReplay, SyncReport, Work
 from accum_sweeps.record.mlflow_sqlite import SqliteTracker, sqlite_path
-from accum_sweeps.record.mlflow_tracker import BATCH, DeletedRunError, RefusedError, Tracker, UnknownRunError, UnreachableError
-from accum_sweeps.record.state import RunState, file_system_now, newest_claim, run_state
+from accum_sweeps.record.mlflow_tracker import DeletedRunError, RefusedError, Tracker, UnknownRunError, UnreachableError
+from accum_sweeps.record.state import file_system_now, newest_claim, run_state
 from accum_sweeps.record.store import History, RootDir
 from accum_sweeps.record.sweep import SweepDir
 
 MANY_SAMPLES = 5000  # after which SQLite's statistics are worth their renewal
 GROUP_S = 0.25  # of work between two commits, where MLflow has such: each waits for the disk, and others wait meanwhile
-
-
-@dataclass(kw_only=True)
-class SyncReport:
-    """What a replay did. ``altered`` and ``damaged`` name runs; ``warning`` says why not everything arrived."""
-
-    runs: int = 0
-    created: int = 0
-    samples: int = 0
-    removed: int = 0
-    altered: list[str] = field(default_factory=list)
-    damaged: list[str] = field(default_factory=list)
-    warning: str = ""
-    is_busy: bool = False
-    running: int = 0
-
-    @property
-    def is_complete(self) -> bool:
-        """Whether MLflow holds everything that it is to hold now."""
-        return not self.warning and not self.is_busy
 
 
 @dataclass
@@ -94,6 +57,8 @@ class Replay:
                 report.warning = f"MLflow cannot be reached: {error}"
             except RefusedError as error:
                 report.warning = f"MLflow refuses the sweep: {error}"
+            except OSError as error:
+                report.warning = f"how far MLflow is cannot be noted: {error}"
         return report
 
     def _pass(self, report: SyncReport, is_over: bool, files: Sequence[Path], verify: bool) -> None:
@@ -144,8 +109,7 @@ class Pass:
         self.tracker, self.report = tracker, report
         self.now = file_system_now(self.sweep.path)
         self.is_cancelled = self.sweep.is_cancelled
-        self.found: dict[tuple[str, str], str] = {}
-        self.parent = ""
+        self.work = Work(self.root, self.sweep, self.cursor, tracker, report, self.now)
         self.committed = time.monotonic()
 
     def all(self, is_over: bool, files: Sequence[Path], verify: bool) -> None:
@@ -165,9 +129,15 @@ class Pass:
         self.report.runs = sum(bool(entry.get("id")) for name, entry in self.cursor.entries.items() if name != SWEEP)
         self._conclude(counts, is_over=is_over)
         self._keep(files)
-        if self.report.samples >= MANY_SAMPLES:
-            self.tracker.finish()
+        self._renew_statistics(is_over)
         self._commit()
+
+    def _renew_statistics(self, is_over: bool) -> None:
+        samples = sum(entry.get("sent", 0) for entry in self.cursor.entries.values())
+        new = samples - self.cursor.entries[SWEEP].get("counted", 0)
+        if new >= MANY_SAMPLES or (is_over and new):
+            self.tracker.finish()
+            self.cursor.update(SWEEP, counted=samples)
 
     def _commit(self) -> None:
         """First MLflow, then the cursor: what a crash in between leaves unsaid is found again."""
@@ -189,12 +159,12 @@ class Pass:
             if verify:
                 self._verify(runs)
             known = {entry.get("id") for entry in self.cursor.entries.values()}
-            self.found = {(tags.get("run_id", ""), tags.get("env_id", "")): run for run, tags in runs.items() if run not in known}
+            self.work.found = {(tags.get("run_id", ""), tags.get("env_id", "")): run for run, tags in runs.items() if run not in known}
         if not identifier:
-            identifier = self.found.get(("", "")) or self._create_sweep()
+            identifier = self.work.found.get(("", "")) or self._create_sweep()
             self.cursor.update(SWEEP, id=identifier)
             self._commit()
-        self.parent = identifier
+        self.work.parent = identifier
 
     def _verify(self, runs: dict[str, dict[str, str]]) -> None:
         """Doubt what the cursor tells of runs that MLflow has lost, or has in an older state (a restored copy of its database)."""
@@ -214,9 +184,9 @@ class Pass:
     def _keep(self, files: Sequence[Path]) -> None:
         for path in files:
             try:
-                self.tracker.log_file(self.parent, path)
+                self.tracker.log_file(self.work.parent, path)
             except OSError as error:
-                self.report.damaged.append(f"{path}: not kept in MLflow: {error.strerror}")
+                self.report.damaged.append(f"{path}: not kept in MLflow: {error.strerror or error}")
 
     def _create_sweep(self) -> str:
         header = next(iter(self.runs.values())).plan.header if self.runs else {}
@@ -233,9 +203,9 @@ class Pass:
         status = sweep_status(counts, is_over=is_over)
         told = {"note": words, "status": status}
         if self.cursor.entries[SWEEP].get("told") != told:
-            self.tracker.set_tags(self.parent, {NOTE: words})
+            self.tracker.set_tags(self.work.parent, {NOTE: words})
             ends = [entry.get("end", 0) for entry in self.cursor.entries.values()]
-            self.tracker.set_status(self.parent, status, None if status == RUNNING else max(ends) or int(self.now * 1000))
+            self.tracker.set_status(self.work.parent, status, None if status == RUNNING else max(ends) or int(self.now * 1000))
             self.cursor.update(SWEEP, told=told)
 
     def _one(self, run_id: str, run: SweepRun, number: int) -> str:
@@ -259,7 +229,7 @@ class Pass:
         if history.newest is None and state.status in ("running", "planned"):
             return status
         try:
-            RunReplay(self, run_id, run, state, status, history, is_damaged=bool(damage)).bring()
+            RunReplay(self.work, run_id, run, state, status, history, is_damaged=bool(damage)).bring()
         except DeletedRunError:
             self.report.removed += 1
         except RefusedError as error:
@@ -277,121 +247,3 @@ class Pass:
         except OSError:
             size = -1
         return [number, size, self.is_cancelled]
-
-
-@dataclass
-class RunReplay:
-    """One run of a pass."""
-
-    work: Pass
-    run_id: str
-    run: SweepRun
-    state: RunState
-    status: str
-    history: History
-    is_damaged: bool
-    altered: dict[str, None] = field(default_factory=dict)
-
-    def bring(self) -> None:
-        """Create what is missing, send what is new. A run that MLflow does not know any more is started again."""
-        entry = self.work.cursor.entries.get(self.run_id, {})
-        if entry.get("env", self.state.env_id) != self.state.env_id:
-            self.work.cursor.forget(self.run_id)
-        try:
-            self._bring()
-        except UnknownRunError:
-            self.work.cursor.forget(self.run_id)
-            self._bring()
-        if self.altered:
-            self.work.report.altered.append(f"{self.run.name}: {'; '.join(self.altered)}")
-
-    def _bring(self) -> None:
-        curves = Curves() if self.is_damaged else run_samples(self.history, self.run.steps)
-        self.altered |= curves.altered
-        identifier = self._prepared()
-        if not self.is_damaged:
-            identifier = self._continue(identifier, curves.samples)
-            self._send(identifier, curves.samples)
-        self._tell(identifier)
-
-    def _prepared(self) -> str:
-        """The run's id in MLflow, its parameters there."""
-        params = self.run.params(self.altered)
-        identifier = self._identifier()
-        if not self.entry.get("params"):
-            self.altered |= dict.fromkeys(self.work.tracker.log_params(identifier, params))
-            self.work.cursor.update(self.run_id, params=True)
-        return identifier
-
-    @property
-    def entry(self) -> dict[str, Any]:
-        """What the cursor knows of the run."""
-        return self.work.cursor.entries.get(self.run_id, {})
-
-    def _identifier(self) -> str:
-        """The run's id in MLflow; it is created unless it exists."""
-        if self.entry.get("is_replaced"):
-            with contextlib.suppress(UnknownRunError, DeletedRunError, RefusedError):
-                self.work.tracker.delete_run(self.entry["id"])
-            self.work.cursor.forget(self.run_id)
-        if self.entry.get("id"):
-            return str(self.entry["id"])
-        found = self.work.found.pop((self.run_id, self.state.env_id), None)
-        if found:
-            self.work.tracker.set_tags(found, {"mlflow.parentRunId": self.work.parent})
-            self.work.cursor.forget(self.run_id)
-            self.work.cursor.update(self.run_id, id=found, env=self.state.env_id, sent=0, is_found=True)
-            return found
-        self.work.cursor.update(self.run_id, at_once=True, id=None, env=self.state.env_id, sent=0)
-        start, _ = self._times()
-        tags = self.run.tags(self.work.sweep, self.work.parent, self.state.env_id)
-        identifier = self.work.tracker.create_run(self.run.name, start, {**tags, **self._facts()})
-        self.work.cursor.update(self.run_id, id=identifier, facts=self._facts(), told=[RUNNING, None])
-        self.work.report.created += 1
-        return identifier
-
-    def _continue(self, identifier: str, samples: list[Sample]) -> str:
-        """Whether what MLflow has is the beginning of what it is to get; if not, the run is replaced by a new one.
-
-        That happens where a checkpoint was damaged, or a worker taken for dead went on for a while: a later attempt then
-        measured again what had been sent.
-        """
-        sent, last = self.entry.get("sent", 0), self.entry.get("last")
-        is_beginning = sent == 0 if last is None else sent <= len(samples) and list(samples[sent - 1][:3]) == last
-        if is_beginning and not self.entry.get("is_found"):
-            return identifier
-        if self.work.tracker.samples(identifier) <= {sample[:3] for sample in samples}:
-            self.work.cursor.update(self.run_id, sent=0, last=None, is_found=False)
-            return identifier
-        # Noted first: after a crash in between, a deleted run would look as if a person had deleted it.
-        self.work.cursor.update(self.run_id, is_replaced=True)
-        return self._prepared()
-
-    def _send(self, identifier: str, samples: list[Sample]) -> None:
-        sent = self.entry["sent"]
-        rest = iter(samples[sent:])
-        while batch := list(itertools.islice(rest, BATCH)):
-            self.altered |= dict.fromkeys(self.work.tracker.log_samples(identifier, batch))
-            sent += len(batch)
-            self.work.report.samples += len(batch)
-            self.work.cursor.update(self.run_id, sent=sent, last=list(batch[-1][:3]))
-
-    def _tell(self, identifier: str) -> None:
-        """Tags and state, where they changed."""
-        facts, before = self._facts(), self.entry.get("facts", {})
-        changed = dict.fromkeys(before.keys() - facts.keys(), "") | {key: value for key, value in facts.items() if before.get(key) != value}
-        if changed:
-            self.work.tracker.set_tags(identifier, changed)
-        _, end = self._times()
-        status = mlflow_status(self.state)
-        if self.entry.get("told") != [status, end]:
-            self.work.tracker.set_status(identifier, status, end)
-        self.work.cursor.update(self.run_id, facts=facts, told=[status, end], end=end or 0)
-
-    def _facts(self) -> dict[str, str]:
-        return {**facts_tags(self.history, self.state, self.altered), "status": self.status}
-
-    def _times(self) -> tuple[int, int | None]:
-        claim = self.work.root.run_folder(self.run_id) / f"claim.{self.state.attempt}"
-        claimed = claim.stat().st_mtime if claim.exists() else self.work.now
-        return times(self.history, self.state, int(claimed * 1000))

@@ -27,7 +27,8 @@ from accum_sweeps.plan.tracking import check_uri
 from accum_sweeps.record.files import write_text
 from accum_sweeps.record.mlflow_database import Prepared, prepare
 from accum_sweeps.record.mlflow_points import run_samples
-from accum_sweeps.record.mlflow_replay import Replay, SyncReport
+from accum_sweeps.record.mlflow_replay import Replay
+from accum_sweeps.record.mlflow_run import SyncReport
 from accum_sweeps.record.state import newest_claim, read_claim
 from accum_sweeps.record.store import open_root
 from accum_sweeps.record.sweep import open_sweep
@@ -103,6 +104,7 @@ class Follower:
             stdout=subprocess.PIPE,
             stderr=log or subprocess.DEVNULL,
             text=True,
+            start_new_session=True,  # Ctrl-C and a lost terminal are for the parent, whose end ends this process too
         )
 
     def stop(self, *, files: Iterable[Path] = (), verdict: str = "", limit_s: float = 300.0) -> SyncReport:
@@ -141,13 +143,14 @@ def _final(replay: Replay, files: Iterable[Path], verdict: str, give_up: Callabl
 
 
 class _Stop:
-    """Says when a follower is to end: its standard input ends, its parent dies, or SIGTERM. Ctrl-C is the parent's business."""
+    """Says when a follower is to end: its standard input ends, its parent dies, or SIGTERM; the rest is the parent's business."""
 
     def __init__(self) -> None:
         self.event = threading.Event()
         self.last_wish: dict[str, Any] = {}
         self._parent = os.getppid()
-        signal.signal(signal.SIGINT, signal.SIG_IGN)
+        for name in (signal.SIGINT, signal.SIGHUP):
+            signal.signal(name, signal.SIG_IGN)
         signal.signal(signal.SIGTERM, self._terminate)
         threading.Thread(target=self._read, daemon=True).start()
 

@@ -13,7 +13,7 @@ from typing import Any
 from accum_sweeps.plan.spec import RunSpec
 from accum_sweeps.record.mlflow_cursor import Cursor
 from accum_sweeps.record.mlflow_points import run_samples
-from accum_sweeps.record.mlflow_replay import SyncReport
+from accum_sweeps.record.mlflow_run import SyncReport
 from accum_sweeps.record.mlflow_sync import sync
 from accum_sweeps.record.state import boot_id, process_start
 from accum_sweeps.record.store import RootDir, RunDir, open_root

@@ -17,7 +17,7 @@ from typing import Any
 
 import pytest
 
-from accum_sweeps.record import mlflow_client, mlflow_replay
+from accum_sweeps.record import mlflow_client, mlflow_run
 from accum_sweeps.record.mlflow_client import ClientTracker
 from accum_sweeps.record.mlflow_points import Sample, clean_name
 from accum_sweeps.record.mlflow_sqlite import SqliteTracker
@@ -151,7 +151,7 @@ def test_the_client_rebuilds_a_lost_database_and_replaces_a_void_curve(tmp_path:
 
 def test_a_client_killed_between_two_calls_neither_doubles_nor_loses_anything(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(SqliteTracker, "open", classmethod(lambda cls, uri, experiment_id: None))
-    monkeypatch.setattr(mlflow_replay, "BATCH", 15)
+    monkeypatch.setattr(mlflow_run, "BATCH", 15)
     sweep = make_sweep(tmp_path, [make_spec()])
     (spec,) = sweep.specs
     sweep.log(spec, steps=range(1, 9), checkpoints=[8], end=None, is_alive=False)

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from accum_sweeps.plan.spec import RunSpec
-from accum_sweeps.record import mlflow_replay
+from accum_sweeps.record import mlflow_replay, mlflow_run
 from accum_sweeps.record.mlflow_sqlite import SqliteTracker
 from accum_sweeps.record.mlflow_sync import sync
 from tests.record.replays import EXPERIMENT, T0, Sweep, children, expected, keys, killed_after, make_sweep, rows, samples
@@ -290,7 +290,7 @@ def test_files_are_kept_with_the_sweep(sweep: Sweep, tmp_path: Path) -> None:
 def test_a_replay_killed_at_every_single_step_neither_doubles_nor_loses_anything(
     tmp_path: Path, before: bool, group_s: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(mlflow_replay, "BATCH", 15)
+    monkeypatch.setattr(mlflow_run, "BATCH", 15)
     monkeypatch.setattr(mlflow_replay, "GROUP_S", group_s)
     spec, other = make_spec(), make_spec(seed=1)
     sweep = make_sweep(tmp_path, [spec, other])
@@ -311,3 +311,26 @@ def test_a_replay_killed_at_every_single_step_neither_doubles_nor_loses_anything
         assert all(len(run["params"]) > 40 for key, run in children(sweep.database).items() if key)
         calls += 1
     assert calls > 15
+
+
+def test_what_mlflow_refused_stays_said_in_later_passes(sweep: Sweep, monkeypatch: pytest.MonkeyPatch) -> None:
+    spec = sweep.specs[0]
+    monkeypatch.setattr(SqliteTracker, "log_params", lambda *_: ["accum: refused"])
+    sweep.log(spec, end=None, checkpoints=[10])
+    sweep.sync()
+    with sweep.run_dir(spec).writer(1) as writer:
+        writer.end("finished", 10, {"x": float("inf")})
+    sweep.sync()
+    assert children(sweep.database)[spec.run_id]["tags"]["altered"] == "accum: refused; final/x: inf is stored as nan"
+
+
+def test_the_statistics_of_the_database_are_renewed_at_the_end(sweep: Sweep) -> None:
+    def sizes() -> list[tuple[str]]:
+        return rows(sweep.database, "SELECT stat FROM sqlite_stat1 WHERE tbl = 'runs' LIMIT 1")
+
+    sweep.log(sweep.specs[0])
+    sweep.sync()
+    assert sizes() == [("2 1",)] or sizes()[0][0].startswith("2")
+    sweep.log(sweep.specs[1])
+    sweep.sync()
+    assert sizes()[0][0].startswith("3")

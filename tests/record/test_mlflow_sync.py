@@ -97,19 +97,18 @@ def created(sweep: Sweep) -> int:
 
 
 def test_a_follower_killed_at_random_moments_neither_doubles_nor_loses_anything(tmp_path: Path) -> None:
-    sweep = make_sweep(tmp_path, [make_spec(seed=s, steps=200) for s in range(40)])
+    sweep = make_sweep(tmp_path, [make_spec(seed=s, steps=200) for s in range(60)])
     draw = random.Random(0)
-    for spec in sweep.specs:
-        sweep.log(spec, steps=range(1, 201))
-    for _ in range(4):
+    for number in range(4):
+        for spec in sweep.specs[15 * number : 15 * number + 15]:
+            sweep.log(spec, steps=range(1, 201))
         replay, known = follower(sweep), created(sweep)
-        while created(sweep) == known and replay.process.poll() is None:
-            time.sleep(0.01)
-        time.sleep(draw.uniform(0, 0.1))
+        until(lambda known=known: created(sweep) > known)
+        time.sleep(draw.uniform(0, 0.05))
         replay.process.send_signal(signal.SIGKILL)
         assert not replay.stop().is_complete
     sweep.sync()
-    assert [len(samples(sweep.database, spec.run_id)) for spec in sweep.specs] == [401] * 40
+    assert [len(samples(sweep.database, spec.run_id)) for spec in sweep.specs] == [401] * 60
     assert {run["status"] for run in children(sweep.database).values()} == {"FINISHED"}
 
 
