@@ -15,7 +15,7 @@ from accum_sweeps import execute as execute_module
 def own_slots(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TMPDIR", str(tmp_path))
     monkeypatch.setattr(tempfile, "tempdir", None)
-    monkeypatch.setattr(execute_module, "make_session", execute_module.make_session)  # undoes what the fake engine does inline
+    monkeypatch.setattr(execute_module, "make_session", execute_module.make_session)  # type: ignore[attr-defined]  # undoes what the fake engine does inline
 
 
 @pytest.fixture

@@ -76,7 +76,7 @@ class Scripted:
 
 
 def start(group: Group) -> tuple[str, dict[str, Any]]:
-    execute_module.make_session = Scripted  # type: ignore[assignment]
+    execute_module.make_session = Scripted  # type: ignore[assignment,attr-defined]
     return script().get("env_id", "e" * 12), {"device": group.device}
 
 

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from accum_sweeps.jobs.dispatch import dispatch
+from accum_sweeps.plan.parts import StandardLibrary
 from accum_sweeps.plan.spec import RunSpec
 from accum_sweeps.training.data.corpus import identify
 from tests.jobs.sweeps import REPOSITORY, fast, make_sweep, seeds
@@ -28,8 +29,10 @@ TINY: dict[str, Any] = {
 
 def test_a_worker_does_not_grow_over_200_runs(tmp_path: Path) -> None:
     setup = make_spec(**TINY).setup
-    corpus = identify(setup.data, setup.model.vocabulary)
-    root, sweep, plan = make_sweep(tmp_path / "root", seeds(RUNS, **TINY, **{"data.hash": corpus.hash}))
+    corpus = identify(setup.data)
+    assert isinstance(corpus, StandardLibrary)
+    tiny: dict[str, Any] = {**TINY, "data.hash": corpus.hash}
+    root, sweep, plan = make_sweep(tmp_path / "root", seeds(RUNS, **tiny))
     assert dispatch(root, sweep, plan, fast(slots=1)).counts == {"finished": RUNS}
     peaks = []
     for run in plan.runs:

@@ -79,7 +79,7 @@ def test_the_table_has_a_row_a_setup_and_the_rest_in_one(board: Board) -> None:
     drawn = table(board)
     assert [column.header for column in drawn.columns] == ["setup", "planned", "running", "finished", "failed"]
     assert drawn.row_count == 2
-    board.plan = type(board.plan)(1, {}, board.plan.setups * 30, list(board.plan.labels) * 30, board.plan.runs)
+    board.plan = type(board.plan)(1, {}, list(board.plan.setups) * 30, list(board.plan.labels) * 30, board.plan.runs)
     assert table(board).row_count == 21
 
 
