@@ -17,6 +17,7 @@ from urllib.parse import unquote, urlsplit
 from accum_sweeps.record.mlflow_points import Sample
 from accum_sweeps.record.mlflow_tracker import DeletedRunError, UnknownRunError, UnreachableError
 
+CACHE_KIB = 32 * 1024  # new rows fall all over MLflow's indexes
 TIMEOUT_S = 20.0  # for which another writer, a server say, is waited for
 COLUMNS = {
     "experiments": "experiment_id name artifact_location lifecycle_stage creation_time last_update_time workspace",
@@ -149,7 +150,6 @@ class SqliteTracker:
         with self._reading() as connection:
             if connection.in_transaction:
                 connection.execute("COMMIT")
-        self.close()
 
     def close(self) -> None:
         if self._connection is not None:
@@ -161,6 +161,7 @@ class SqliteTracker:
         with _sqlite_errors(self.path):
             if self._connection is None:
                 self._connection = _connect(self.path)
+                self._connection.execute(f"PRAGMA cache_size = -{CACHE_KIB}")
             yield self._connection
 
     @contextlib.contextmanager
