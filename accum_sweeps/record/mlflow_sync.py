@@ -164,7 +164,8 @@ class _Stop:
 
     def _read(self) -> None:
         with contextlib.suppress(OSError, ValueError):
-            text = sys.stdin.read().strip()
+            # Not through sys.stdin: its lock, held by a thread that waits, can stop the interpreter from ending.
+            text = b"".join(iter(lambda: os.read(0, 1 << 16), b"")).strip()
             self.last_wish = json.loads(text.splitlines()[-1]) if text else {}
         self.event.set()
 

@@ -1,6 +1,5 @@
 """Replays beside a running sweep: they follow, end when told or orphaned, wait for one another, and can be killed."""
 
-import functools
 import json
 import os
 import random
@@ -91,10 +90,6 @@ def test_a_follower_that_cannot_work_says_why_and_the_exit_code_says_that_mlflow
     assert (replay.process.returncode, report.is_complete) == (3, False)
     with pytest.raises(UserError, match="file is not a database"):
         sweep.sync()
-
-
-def has_more(sweep: Sweep, known: int) -> bool:
-    return created(sweep) > known
 
 
 def created(sweep: Sweep) -> int:
