@@ -36,7 +36,7 @@ class EventWriter:
 
     def start(self, from_attempt: int | None, from_step: int, **facts: Any) -> None:
         """This attempt continues ``from_attempt`` after ``from_step`` (None and 0: from the beginning)."""
-        self._write({"event": "start", "attempt": self.attempt, "from_attempt": from_attempt, "from_step": from_step, **facts}, sync=True)
+        self._write({"event": "start", "attempt": self.attempt, "from_attempt": from_attempt, "from_step": from_step, **facts}, sync=False)
 
     def metrics(self, step: int, values: Mapping[str, float], time_ms: int | None = None) -> None:
         """Values measured at ``step``; the time is frozen here."""

@@ -9,8 +9,11 @@ from pathlib import Path
 from typing import BinaryIO
 
 
-def write_atomic(path: Path, write: Callable[[BinaryIO], object]) -> None:
-    """Let ``write`` fill a file that appears under ``path`` complete or not at all, also after a power cut."""
+def write_atomic(path: Path, write: Callable[[BinaryIO], object], *, sync_name: bool = True) -> None:
+    """Let ``write`` fill a file that appears under ``path`` complete or not at all, also after a power cut.
+
+    Without ``sync_name`` a power cut may take the whole file, until something else in its folder is synced.
+    """
     descriptor, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=".part")
     part = Path(name)
     try:
@@ -22,7 +25,8 @@ def write_atomic(path: Path, write: Callable[[BinaryIO], object]) -> None:
     except BaseException:
         part.unlink(missing_ok=True)
         raise
-    sync_folder(path.parent)
+    if sync_name:
+        sync_folder(path.parent)
 
 
 def write_text(path: Path, text: str) -> None:

@@ -24,7 +24,8 @@ class Sketches:
             "sketches": np.array([self.by_step[step][0] for step in steps], dtype=np.float64),
             "hashes": np.array([self.by_step[step][1] for step in steps], dtype=np.str_),
         }
-        write_atomic(path, lambda file: np.savez(file, **arrays))  # type: ignore[arg-type]
+        # The event that makes the sketches count is synced right after, in the same folder.
+        write_atomic(path, lambda file: np.savez(file, **arrays), sync_name=False)  # type: ignore[arg-type]
 
 
 def load_sketches(path: Path, until: int | None = None) -> Sketches:

@@ -19,7 +19,7 @@ from typing import Any
 from accum_sweeps.plan.errors import UserError
 from accum_sweeps.plan.spec import RunSpec, canonical, from_dict
 from accum_sweeps.record.events import Attempt, EventWriter, Point, read_attempt
-from accum_sweeps.record.files import create_exclusive, write_text
+from accum_sweeps.record.files import create_exclusive
 
 LAYOUT_VERSION = 1
 
@@ -93,11 +93,13 @@ class RunDir:
     path: Path
 
     def create(self, spec: RunSpec, environment: dict[str, Any]) -> None:
-        """Make the directory with spec.json and env.json; nothing changes if it is there already."""
+        """Make the directory with spec.json and env.json; nothing changes if it is there already.
+
+        Not synced: what a power cut leaves of a new run is recognized as damaged, and the run is done again.
+        """
         self.path.mkdir(parents=True, exist_ok=True)
         for name, value in (("spec.json", spec.to_dict()), ("env.json", environment)):
-            if not (self.path / name).exists():
-                write_text(self.path / name, canonical(value) + "\n")
+            create_exclusive(self.path / name, canonical(value) + "\n", sync=False)
 
     def read_spec(self) -> RunSpec:
         """The specification; DamagedRunError if it is missing, unreadable or not that of this directory."""
