@@ -56,7 +56,7 @@ def _run(config: Config) -> int:
         print(_closing(sweep, result))
         made = report_apart(sweep, config.reference)
         made.print()
-        replay.keep([Path(name) for name in made.files], f"```\n{made.text}\n```")
+        replay.keep(made.paths, made.note)
     print(report_text(replay.report, config.tracking))
     if result.is_interrupted:
         return INTERRUPTED
@@ -88,9 +88,9 @@ def _report(config: Config) -> int:
 def _sync(config: Config) -> int:
     """Bring all runs of the sweep into MLflow, a lost database included."""
     sweep = open_sweep(open_root(config.root), config.sweep)
-    sweep.read_plan()
+    made = report(sweep, config.reference)
     prepare(config.tracking)
-    arrived = replay_once(sweep, config.tracking)
+    arrived = replay_once(sweep, config.tracking, made.paths, made.note)
     print(report_text(arrived, config.tracking))
     return DONE if arrived is None or arrived.is_complete else MLFLOW_LAGS
 

@@ -25,6 +25,16 @@ class Report:
     files: tuple[str, ...]
     problems: tuple[str, ...] = ()
 
+    @property
+    def paths(self) -> list[Path]:
+        """The tables' files."""
+        return [Path(name) for name in self.files]
+
+    @property
+    def note(self) -> str:
+        """The text as Markdown."""
+        return f"```\n{self.text}\n```"
+
     def print(self) -> None:
         """Problems to stderr; text and where the tables are to stdout."""
         for problem in self.problems:

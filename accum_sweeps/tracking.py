@@ -51,24 +51,28 @@ class Replay:
             self.report = self._follower.stop(files=self.files, verdict=self.verdict)
 
 
-def replay_once(sweep: SweepDir, tracking: Mapping[str, Any]) -> SyncReport | None:
+def replay_once(sweep: SweepDir, tracking: Mapping[str, Any], files: Sequence[Path], verdict: str) -> SyncReport | None:
     """Bring everything of the sweep into MLflow, now and in this process."""
     if tracking["kind"] == "none":
         return None
-    return mlflow_sync.sync(sweep.root.path, sweep.name, tracking["uri"], tracking["experiment"])
+    return mlflow_sync.sync(sweep.root.path, sweep.name, tracking["uri"], tracking["experiment"], files=files, verdict=verdict)
 
 
 def report_text(report: SyncReport | None, tracking: Mapping[str, Any]) -> str:
     """What arrived in MLflow, what was altered on the way, and how to look at it."""
     if report is None:
         return "MLflow is off (tracking=none)."
-    lines = [f"altered for MLflow: {text}" for text in report.altered[:MOST_LINES]]
-    lines += [f"and {len(report.altered) - MOST_LINES} more"] if len(report.altered) > MOST_LINES else []
+    lines = _some("altered for MLflow", report.altered) + _some("damaged, not in MLflow", report.damaged)
     if report.warning:
         lines.append(f"MLflow lags behind: {report.warning}\n  Later: action=sync")
     if report.is_busy:
         lines.append("MLflow lags behind: another replay of this sweep is at work.\n  Later: action=sync")
     return "\n".join([*lines, view_text(tracking["uri"])])
+
+
+def _some(label: str, texts: Sequence[str]) -> list[str]:
+    more = [f"and {len(texts) - MOST_LINES} more"] if len(texts) > MOST_LINES else []
+    return [f"{label}: {text}" for text in texts[:MOST_LINES]] + more
 
 
 def view_text(uri: str) -> str:
