@@ -40,6 +40,11 @@ $(VENV)/.stamp-dev: $(VENV)/.stamp-run
 	@$(PIP_INSTALL) --no-build-isolation --editable ".[dev]"
 	@touch $@
 
+$(VENV)/.stamp-bench: $(VENV)/.stamp-dev
+	@echo "installing what the timings compare with"
+	@$(PIP_INSTALL) --no-build-isolation --editable ".[bench]"
+	@touch $@
+
 sweep: $(VENV)/.stamp-run
 	@$(BIN)/python -m accum_sweeps +grid=adamw
 
@@ -50,7 +55,7 @@ test: $(VENV)/.stamp-dev
 	$(BIN)/lint-imports --no-logo
 	$(BIN)/python -m pytest -n 2 --dist loadgroup --cov
 
-bench: $(VENV)/.stamp-dev
+bench: $(VENV)/.stamp-bench
 	@set -e; for script in tests/benchmarks/bench_*.py; do echo "== $$script"; $(BIN)/python "$$script"; done
 
 clean:

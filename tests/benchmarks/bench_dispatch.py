@@ -1,16 +1,14 @@
-"""What dispatching costs: claims a second, short runs against bare loops, and a sweep of 20,000 empty runs.
+"""What dispatching itself costs: claims a second, and a sweep of 20,000 empty runs.
 
     python tests/benchmarks/bench_dispatch.py [empty runs]
 
-Budgets: at least 200 claims/s; the whole command, MLflow included, within 1.65 times the bare loops for 16 runs of 0.2 s
-and 1.5 times for 64 (at most 6.5 s and 13 s where the bare loops take 4.0 s and 8.7 s); a dispatcher of at most 300 MiB.
+Budgets: at least 200 claims/s; a dispatcher of at most 300 MiB. Whole commands are timed in bench_peers.py.
 This module also is the engine of the empty runs: their workers import it by name.
 """
 
 import multiprocessing
 import os
 import resource
-import subprocess
 import sys
 import tempfile
 import time
@@ -27,43 +25,6 @@ from accum_sweeps.plan.spec import RunSpec
 from accum_sweeps.record.store import RunDir, open_root
 from accum_sweeps.record.sweep import open_sweep
 from tests.specs import make_spec
-
-STEPS, RUN_S = 60, 0.2
-BARE = f"""
-import json, sys, time
-import torch
-for run in range(int(sys.argv[1])):
-    model = torch.nn.Linear(4, 1)
-    optimizer = torch.optim.AdamW(model.parameters())
-    with open(f"{{sys.argv[2]}}.{{run}}", "w") as file:
-        for step in range({STEPS}):
-            until = time.perf_counter() + {RUN_S / STEPS}
-            optimizer.zero_grad()
-            loss = model(torch.ones(4, 4)).pow(2).sum()
-            loss.backward()
-            optimizer.step()
-            file.write(json.dumps({{"step": step, "loss": loss.item()}}) + "\\n")
-            while time.perf_counter() < until:
-                pass
-"""
-HOOK = f"""
-import time
-import torch
-
-class Busy:
-    def build(self, config, seeds):
-        return torch.nn.Linear(4, 1)
-
-    def batch(self, step, seed):
-        self.until = time.perf_counter() + {RUN_S / STEPS}
-        return torch.ones(4, 4)
-
-    def loss(self, model, samples):
-        total = model(samples).pow(2).sum()
-        while time.perf_counter() < self.until:
-            pass
-        return total, len(samples)
-"""
 
 
 def start(group: Group) -> tuple[str, dict[str, Any]]:
@@ -101,29 +62,6 @@ def claims_per_second(folder: Path, processes: int = 8, runs: int = 1000) -> flo
     return runs / (time.perf_counter() - began)
 
 
-def bare_s(folder: Path, runs: int) -> float:
-    """Wall time of the loops alone in two processes, start included."""
-    began = time.perf_counter()
-    halves = [subprocess.Popen([sys.executable, "-c", BARE, str(runs // 2), str(folder / f"bare{n}")]) for n in range(2)]
-    for half in halves:
-        half.wait()
-    return time.perf_counter() - began
-
-
-def command_s(folder: Path, runs: int) -> float:
-    """Wall time of the whole command: plan, workers, MLflow, tables, report."""
-    (folder / "busy_hook.py").write_text(HOOK)
-    arguments = ["subject=python", "subject.target=busy_hook:Busy", f"steps={STEPS}", "global_batch=4", "launcher.slots=2"]
-    axes = f"axes={{seed:{{range:{runs // 2}}},accum:[1,2]}}"
-    command = [sys.executable, "-m", "accum_sweeps", *arguments, axes, f"sweep=short{runs}", f"root={folder / 'root'}"]
-    environment = {**os.environ, "PYTHONPATH": str(Path(__file__).resolve().parents[2]), "OMP_NUM_THREADS": "1"}
-    began = time.perf_counter()
-    ended = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, check=False)
-    if ended.returncode:
-        raise SystemExit(ended.stdout + ended.stderr)
-    return time.perf_counter() - began
-
-
 def empty_runs(folder: Path, runs: int) -> None:
     """Time a run and memory of a dispatcher whose workers have nothing to compute."""
     setup = make_spec(steps=2).setup
@@ -145,11 +83,6 @@ def main() -> None:
         folder = Path(name)
         os.environ["TMPDIR"], tempfile.tempdir = name, name  # cores of our own: nothing else of ours is waited for
         print(f"claims: {claims_per_second(folder / 'claims'):.0f}/s by 8 racing processes (budget 200)", flush=True)
-        for runs, budget in ((16, 1.65), (64, 1.5)):
-            bare, ours = bare_s(folder, runs), command_s(folder, runs)
-            print(
-                f"{runs} runs of {RUN_S} s: bare {bare:.1f} s, command {ours:.1f} s, ratio {ours / bare:.2f} (budget {budget})", flush=True
-            )
         empty_runs(folder / "empty", int(sys.argv[1]) if len(sys.argv) > 1 else 20_000)
 
 

@@ -41,7 +41,7 @@ def installed(tmp_path: Path) -> Path:
     """A folder in which everything is installed, as far as make can tell."""
     make(tmp_path)
     (tmp_path / ".venv").mkdir()
-    for age, stamp in enumerate(("dev", "run", "venv")):
+    for age, stamp in enumerate(("bench", "dev", "run", "venv")):
         path = tmp_path / f".venv/.stamp-{stamp}"
         path.write_text(f"{tmp_path}\n")
         os.utime(path, (2e9 - age, 2e9 - age))
@@ -57,6 +57,11 @@ def test_everything_is_installed_once(tmp_path: Path, installed: Path, target: s
     assert "pip" not in commands(installed, target)
     (tmp_path / ".venv/.stamp-run").unlink()
     assert "pip" in commands(installed, target)
+
+
+def test_only_the_timings_need_what_they_compare_with(installed: Path) -> None:
+    (installed / ".venv/.stamp-bench").unlink()
+    assert [target for target in ("sweep", "test", "bench") if "pip" in commands(installed, target)] == ["bench"]
 
 
 @pytest.mark.parametrize("name", ["constraints.txt", "pyproject.toml"])
