@@ -8,6 +8,7 @@ import time
 import traceback
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from importlib import metadata
 from pathlib import Path
 from typing import Any
 
@@ -42,12 +43,11 @@ def execute(spec: RunSpec, run_dir: RunDir, attempt: int, environment: dict[str,
     needs to know of it is in the attempt's event file and log. Raises only OSError of a full disk: then nobody can record
     anything, and the attempt is to be continued later. ``facts`` go into the start event.
     """
-    run_dir.create(spec, environment)
+    run_dir.create(spec, {**environment, **_origin(facts)})
     with run_dir.writer(attempt) as writer, output_to(run_dir.log_path(attempt)):
         recorder = Recorder(writer=writer, run_dir=run_dir, history=run_dir.history(), facts=facts)
         try:
-            session = make_session(spec, run_dir.path, attempt)
-            recorder.begin(session)
+            session = recorder.begin(lambda: make_session(spec, run_dir.path, attempt))
             outcome = _drive(session, recorder, limits)
         except Exception as error:
             if is_disk_full(error):
@@ -84,6 +84,14 @@ def _drive(session: Session, recorder: Recorder, limits: Limits) -> str:
     # Said only now that a program has ended: whoever continues the run must not meet it.
     recorder.writer.released(recorder.step, reason)
     return "released"
+
+
+def _origin(facts: dict[str, Any]) -> dict[str, Any]:
+    """What env.json tells besides the fingerprint: by which release, from which command and code, on which machine."""
+    return {
+        "accum_sweeps": metadata.version("accum_sweeps"),
+        **{key: facts[key] for key in ("command", "git_commit", "host") if key in facts},
+    }
 
 
 @contextlib.contextmanager

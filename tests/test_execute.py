@@ -17,6 +17,7 @@ import pytest
 from accum_sweeps import execute as execute_module
 from accum_sweeps.execute import Limits, execute
 from accum_sweeps.plan.errors import UserError
+from accum_sweeps.record.events import read_tail
 from accum_sweeps.record.metrics import StepRecord
 from accum_sweeps.record.sketches import load_sketches
 from accum_sweeps.record.store import RunDir, open_root
@@ -156,3 +157,76 @@ def test_output_of_the_process_and_its_children_goes_to_the_attempts_log(run_dir
 
     run(run_dir, 1, monkeypatch, on_step=speak)
     assert sorted(run_dir.log_path(1).read_text().splitlines()) == ["from a child", "from python"]
+
+
+def test_a_checkpoint_covers_points_and_sketches_from_the_moment_it_is_there(run_dir: RunDir, monkeypatch: pytest.MonkeyPatch) -> None:
+    class Dying(Scripted):
+        def save(self, path: Path) -> None:
+            super().save(path)
+            os._exit(9)  # killed between the checkpoint and the event that tells of it
+
+    if (pid := os.fork()) == 0:
+        monkeypatch.setattr(execute_module, "make_session", lambda *_: Dying())
+        execute(SPEC, run_dir, 1, {}, Limits(checkpoint_every=4))
+        os._exit(0)
+    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 9
+    assert run(run_dir, 2, monkeypatch) == "finished"
+    history = run_dir.history()
+    assert history.newest is not None and (history.newest.from_attempt, history.newest.from_step) == (1, 4)
+    assert [p.step for p in history.points()] == list(range(1, 11))
+    assert sorted(load_sketches(run_dir.sketches_path(2)).by_step) == [1, 10]
+
+
+def test_a_checkpoint_that_fails_half_way_leaves_nothing_behind(run_dir: RunDir, monkeypatch: pytest.MonkeyPatch) -> None:
+    class HalfLoaded(Scripted):
+        def load(self, path: Path) -> int:
+            super().load(path)  # the position is taken over ...
+            raise RuntimeError("the optimizer's state is of another shape")
+
+    run(run_dir, 1, monkeypatch, {8: ValueError("x")}, checkpoint_every=3)
+    monkeypatch.setattr(execute_module, "make_session", lambda *_: HalfLoaded())
+    assert execute(SPEC, run_dir, 2, {}, Limits()) == "finished"
+    newest = run_dir.history().newest
+    assert newest is not None and newest.from_attempt is None
+    assert [p.step for p in newest.points] == list(range(1, 11))
+
+
+@pytest.mark.parametrize("content", [b"", b"no archive", b"PK\x03\x04 torn"])
+def test_damaged_sketches_cost_the_checkpoint_they_belong_to(run_dir: RunDir, monkeypatch: pytest.MonkeyPatch, content: bytes) -> None:
+    run(run_dir, 1, monkeypatch, {8: ValueError("x")}, checkpoint_every=3)
+    run_dir.sketches_path(1).write_bytes(content)
+    assert run(run_dir, 2, monkeypatch) == "finished"
+    assert sorted(load_sketches(run_dir.sketches_path(2)).by_step) == [1, 10]
+    assert "cannot be used" in run_dir.log_path(2).read_text()
+
+
+def test_an_owner_that_was_taken_over_leaves_the_checkpoints_alone(run_dir: RunDir, monkeypatch: pytest.MonkeyPatch) -> None:
+    run(run_dir, 1, monkeypatch, {8: ValueError("x")}, checkpoint_every=3)
+    run_dir.checkpoint_path(3).write_text("6")
+    (run_dir.path.parent / "claim.3").touch()
+    assert run(run_dir, 2, monkeypatch) == "finished"
+    assert run_dir.checkpoint_path(1).exists() and run_dir.checkpoint_path(3).exists()
+
+
+def test_the_environment_file_tells_fingerprint_release_command_and_host(run_dir: RunDir, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(execute_module, "make_session", lambda *_: Scripted())
+    execute(SPEC, run_dir, 1, {"torch": "x"}, Limits(), command="c", git_commit="g", host="h", pid=1)
+    found = run_dir.read_environment()
+    assert {key: found[key] for key in ("torch", "command", "git_commit", "host")} == {
+        "torch": "x",
+        "command": "c",
+        "git_commit": "g",
+        "host": "h",
+    }
+    assert found["accum_sweeps"]
+
+
+def test_a_run_with_a_thousand_metrics_of_its_own_is_known_to_be_finished(run_dir: RunDir, monkeypatch: pytest.MonkeyPatch) -> None:
+    class Talkative(Scripted):
+        def steps(self) -> Iterator[StepRecord]:
+            yield StepRecord(step=10, values={"eval_loss": 1.0, **{f"accuracy_of_class_{i}": i / 3 for i in range(1000)}})
+
+    monkeypatch.setattr(execute_module, "make_session", lambda *_: Talkative())
+    assert execute(SPEC, run_dir, 1, {}, Limits()) == "finished"
+    tail = read_tail(run_dir.events_path(1), 1)
+    assert (tail.outcome, tail.step, len(tail.final)) == ("finished", 10, 1005)

@@ -61,6 +61,11 @@ class EventWriter:
         """The attempt stopped on request; another may continue."""
         self._write({"event": "released", "step": step, "reason": reason}, sync=True)
 
+    def sync(self) -> None:
+        """Have all that was measured on the disk itself."""
+        self.flush()
+        os.fsync(self._file.fileno())
+
     def flush(self) -> None:
         """Hand buffered points to the operating system."""
         data, self._buffer = "".join(self._buffer), []
@@ -77,9 +82,10 @@ class EventWriter:
 
     def _write(self, event: dict[str, Any], *, sync: bool) -> None:
         self._buffer.append(json.dumps({"event": event.pop("event"), "time": now_ms(), **event}, separators=(",", ":")) + "\n")
-        self.flush()
         if sync:
-            os.fsync(self._file.fileno())
+            self.sync()
+        else:
+            self.flush()
 
     def __enter__(self) -> Self:
         return self
@@ -137,16 +143,23 @@ def read_attempt(path: Path, number: int) -> Attempt:
 
 
 def read_tail(path: Path, number: int, size: int = 1 << 14) -> Attempt:
-    """The attempt as the last ``size`` bytes of its file tell it: enough for step and outcome, whatever the file's length."""
-    attempt = Attempt(number)
+    """The attempt as the end of its file tells it: enough for step and outcome, whatever the file's length.
+
+    Reads ``size`` bytes, and more only where the last event alone is longer than that.
+    """
     with path.open("rb") as file:
-        skipped = max(file.seek(0, os.SEEK_END) - size, 0)
-        file.seek(skipped)
-        lines = file.read().split(b"\n")
-    for line in lines[1 if skipped else 0 : -1]:
-        with contextlib.suppress(ValueError, KeyError, TypeError, AttributeError):
-            _apply(attempt, json.loads(line))
-    return attempt
+        length = file.seek(0, os.SEEK_END)
+        while True:
+            file.seek(max(length - size, 0))
+            lines = file.read(size).split(b"\n")
+            attempt, found = Attempt(number), 0
+            for line in lines[1 if size < length else 0 : -1]:
+                with contextlib.suppress(ValueError, KeyError, TypeError, AttributeError):
+                    _apply(attempt, json.loads(line))
+                    found += 1
+            if found or size >= length:
+                return attempt
+            size *= 4
 
 
 def _apply(attempt: Attempt, event: dict[str, Any]) -> None:

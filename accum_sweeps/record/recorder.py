@@ -1,16 +1,19 @@
 """Turns the step records of a session into events, sketches, checkpoints and the run's final values."""
 
+import contextlib
 import math
 import resource
 import sys
 import time
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
 from accum_sweeps.record.events import EventWriter
 from accum_sweeps.record.metrics import EVAL_LOSS, TOKENS, TRAIN_LOSS, UNITS, StepRecord
 from accum_sweeps.record.sketches import Sketches, load_sketches
+from accum_sweeps.record.state import newest_claim
 from accum_sweeps.record.store import History, RunDir
 
 
@@ -30,6 +33,9 @@ class Saved(Protocol):
         """Continue from a checkpoint; returns its step."""
 
 
+SavedSession = TypeVar("SavedSession", bound=Saved)
+
+
 @dataclass
 class Recorder:
     """Turns step records into events, sketches and the run's final values."""
@@ -46,20 +52,29 @@ class Recorder:
     began: float = field(default_factory=time.monotonic)
     diverged_step: int | None = None
 
-    def begin(self, session: Saved) -> None:
-        """Continue from the newest checkpoint that can be read; a subject with checkpoints of its own says later where it is."""
+    def begin(self, make: Callable[[], SavedSession]) -> SavedSession:
+        """A session that stands where the newest usable checkpoint left off, or at its start.
+
+        Each try is made with a session of its own: a checkpoint that fails half-way may have changed its weights. A subject
+        with checkpoints of its own says later where it continues.
+        """
+        session = make()
         if session.keeps_own_checkpoints:
-            return
+            return session
         for number in sorted(self.run_dir.attempts(), reverse=True):
             path = self.run_dir.checkpoint_path(number)
             if number < self.writer.attempt and path.exists():
                 try:
                     step = session.load(path)
-                except Exception as error:  # whatever is wrong with the file, an older one or a fresh start is right
-                    print(f"{path.name} cannot be used ({type(error).__name__}: {error}); looking for an older one", file=sys.stderr)
+                    self.sketches = load_sketches(self.run_dir.sketches_path(number), step)
+                except Exception as error:  # whatever is wrong with the files, an older checkpoint or a fresh start is right
+                    print(f"{path} cannot be used ({type(error).__name__}: {error}); looking for an older one", file=sys.stderr)
+                    session, self.sketches = make(), Sketches()
                     continue
-                return self._start(number, step)
+                self._start(number, step)
+                return session
         self._start(None, 0)
+        return session
 
     def add(self, record: StepRecord) -> None:
         """Record what one optimizer step gave."""
@@ -77,9 +92,13 @@ class Recorder:
             self.writer.checkpoint(record.step)
 
     def save(self, session: Saved) -> None:
-        """A checkpoint of the session, the sketches so far, and the event that makes both count."""
+        """A checkpoint of the session, and the event that makes it count.
+
+        Points and sketches come first: from the moment the checkpoint is there, it covers them.
+        """
         if session.keeps_own_checkpoints or not self.is_started:
             return
+        self.writer.sync()
         self._save_sketches()
         session.save(self.run_dir.checkpoint_path(self.writer.attempt))
         self.writer.checkpoint(session.position)
@@ -90,8 +109,9 @@ class Recorder:
             self._start(None, 0)
         self._save_sketches()
         self.writer.end(status, self.step, self._final())
-        for path in self.run_dir.path.glob("checkpoint.*.pt"):
-            path.unlink(missing_ok=True)
+        if newest_claim(self.run_dir.path.parent) <= self.writer.attempt:  # else somebody took over and may need them
+            for number in self.run_dir.attempts():
+                self.run_dir.checkpoint_path(number).unlink(missing_ok=True)
         return status
 
     def _save_sketches(self) -> None:
@@ -103,7 +123,6 @@ class Recorder:
         self.is_started, self.step = True, from_step
         if from_attempt is None:
             return
-        self.sketches = load_sketches(self.run_dir.sketches_path(from_attempt), from_step)
         for attempt, last in self.history.chain(from_attempt, from_step):
             points = [point for point in attempt.points if last is None or point.step <= last]
             for point in points:
@@ -154,4 +173,8 @@ def peak_memory_gb() -> float:
     torch = sys.modules.get("torch")
     if torch is not None and torch.cuda.is_available() and torch.cuda.is_initialized():
         return float(torch.cuda.max_memory_allocated()) / 2**30
+    with contextlib.suppress(OSError, ValueError, StopIteration):
+        # Not getrusage: that maximum is inherited from the process that started this one.
+        lines = Path("/proc/self/status").read_text().splitlines()
+        return int(next(line for line in lines if line.startswith("VmHWM:")).split()[1]) / 2**20
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20

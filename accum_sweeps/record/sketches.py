@@ -29,9 +29,12 @@ class Sketches:
 
 
 def load_sketches(path: Path, until: int | None = None) -> Sketches:
-    """The sketches of ``path`` up to step ``until``; none if the file is missing. Raises ValueError if it is damaged."""
+    """The sketches of ``path`` up to step ``until``; none if the file is missing.
+
+    Raises ValueError, KeyError, EOFError or zipfile.BadZipFile if it is damaged.
+    """
     if not path.exists():
         return Sketches()
-    with np.load(path, allow_pickle=False) as arrays:
+    with path.open("rb") as file, np.load(file, allow_pickle=False) as arrays:
         rows = zip(arrays["steps"].tolist(), arrays["sketches"], arrays["hashes"].tolist(), strict=True)
         return Sketches({step: (sketch, digest) for step, sketch, digest in rows if until is None or step <= until})

@@ -24,6 +24,9 @@ from accum_sweeps.record.store import RootDir
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,79}")
 
 
+PLANNED = ("grid", "definition", "axes", "reference")  # of a plan's header: what makes another plan of the same runs
+
+
 class PlannedRun(NamedTuple):
     """One run of a plan; ``setup`` counts into Plan.setups."""
 
@@ -99,7 +102,8 @@ class SweepDir:
             newest = self.revisions()[-1:] or [0]
             if newest[0]:
                 plan = self.read_plan(newest[0])
-                if list(plan.runs) == runs and list(plan.labels) == document["labels"]:
+                asked = [header.get(key) for key in PLANNED] == [plan.header.get(key) for key in PLANNED]
+                if asked and list(plan.runs) == runs and list(plan.labels) == document["labels"]:
                     return plan
             lines = [canonical({**header, **document, "revision": newest[0] + 1, "created_ms": now_ms(), "runs": len(runs)})]
             lines += [canonical(list(run)) for run in runs]
