@@ -26,7 +26,7 @@ actions (action=...)
   run      start the runs that are missing (default)      sync     bring all runs into MLflow
   plan     runs, counts, expected time; starts nothing    cancel   stop the sweep
   status   state of every run                             list     all sweeps of the root
-  report   tables and figures again                       prune    what could be deleted; asks first
+  report   tables and verdicts again                      prune    what could be deleted; asks first
 
 axes
   'axes={NAME:[a,b]}', 'axes={NAME:{range:n}}'   replace or add; NAME is a group (optimizer) or a key (model.norm)
@@ -40,7 +40,7 @@ options
   --help             this text
 
 Results go to root= (or $ACCUM_SWEEPS_ROOT, default ./sweeps). The keys and their meaning: CONFIG
-exit codes: 0 done, 1 some runs failed, 2 bad configuration, 3 done but MLflow lags, 4 a fault was found, 130 interrupted
+exit codes: 0 done, 1 some runs failed, 2 bad configuration, 3 done but MLflow lags, 130 interrupted
 """
 
 
