@@ -1,5 +1,6 @@
 """Metric names and units, defined once, and the record that a training yields for each optimizer step."""
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
@@ -30,10 +31,15 @@ FINAL_UNITS: dict[str, str] = {
     "train_loss_area": "mean of train_loss over all optimizer steps, nats per token",
     "tokens": "target tokens seen",
     "steps": "optimizer steps done",
-    "diverged_step": "optimizer step whose loss was not finite, if any",
+    "diverged_step": "optimizer step whose training or evaluation loss was not finite, if any",
     "wall_s": "seconds spent in training, over all attempts that count",
     "peak_mem_gb": "largest resident memory of the worker so far (GPU: allocated memory), GiB",
 }
+
+
+def is_divergence(values: Mapping[str, float]) -> bool:
+    """Whether a training loss or an evaluation loss among ``values`` is not finite: then the run has diverged."""
+    return not all(math.isfinite(values[key]) for key in (TRAIN_LOSS, EVAL_LOSS) if key in values)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -25,7 +25,7 @@ from accum_sweeps.plan.errors import UserError
 from accum_sweeps.plan.parts import CommandHook
 from accum_sweeps.plan.spec import RunSpec
 from accum_sweeps.record.files import write_text
-from accum_sweeps.record.metrics import EVAL_LOSS, TRAIN_LOSS, StepRecord
+from accum_sweeps.record.metrics import EVAL_LOSS, StepRecord, is_divergence
 from accum_sweeps.record.store import RunDir
 from accum_sweeps.subjects import guard
 from accum_sweeps.subjects.identify import SPEC_WORD, require_unchanged, resolve_program, search_path
@@ -102,9 +102,7 @@ class CommandSession:
         self._position = max(self._position, step)
         is_checkpoint = values.pop(CHECKPOINT, 0) != 0
         self._last |= dict.fromkeys(values, step)
-        losses = [values[key] for key in (TRAIN_LOSS, EVAL_LOSS) if key in values]
-        is_diverged = any(loss - loss != 0 for loss in losses)  # nan or infinite
-        return StepRecord(step=step, values=values, is_checkpoint=is_checkpoint, is_diverged=is_diverged)
+        return StepRecord(step=step, values=values, is_checkpoint=is_checkpoint, is_diverged=is_divergence(values))
 
     def _missing(self, earlier: dict[int, dict[str, float]], until: int) -> Iterator[StepRecord]:
         """Steps before ``until`` that an earlier attempt's program reported, but whose worker died before it recorded them."""

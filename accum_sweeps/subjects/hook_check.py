@@ -25,6 +25,8 @@ OPTIONAL = {
     "evaluate": "evaluate(self, model) -> eval_loss",
     "optimizer": "optimizer(self, model) -> optimizer",
     "step": "step(self, model, optimizer, micro_batches) -> (sum, count)",
+    "state": "state(self) -> dict",
+    "restore": "restore(self, state) -> None",
 }
 
 
@@ -64,9 +66,12 @@ def check_class(kind: type) -> None:
     for name, form in {**REQUIRED, **OPTIONAL}.items():
         if name in REQUIRED and not callable(getattr(kind, name, None)):
             raise HookError(f"class {kind.__name__} has no method {name}", f"It must look like: def {form}")
-        if hasattr(kind, name) and not _accepts(kind, name, form.partition(")")[0].count(",")):
+        if callable(getattr(kind, name, None)) and not _accepts(kind, name, form.partition(")")[0].count(",")):
             given = f"{name}{inspect.signature(getattr(kind, name))}"
             raise HookError(f"method {given} of class {kind.__name__} cannot be called as needed", f"It must look like: def {form}")
+    for name, other in (("state", "restore"), ("restore", "state")):
+        if callable(getattr(kind, name, None)) and not callable(getattr(kind, other, None)):
+            raise HookError(f"class {kind.__name__} has the method {name} but not {other}", f"It must look like: def {OPTIONAL[other]}")
 
 
 def check_arguments(parameters: Parameters, arguments: Mapping[str, Any]) -> None:

@@ -6,12 +6,14 @@
     evaluate(model) -> loss | (sum, count) | {name: value}          optional; without it eval_loss stays empty
     optimizer(model) -> torch.optim.Optimizer    optional; replaces group ``optimizer``, its schedule and its clipping
     step(model, optimizer, micro_batches) -> (sum, count)           optional; one whole optimizer step in the user's own words
+    state() -> dict, restore(state)              optional; what a checkpoint must hold beside model and optimizer, such as a scheduler
 
 Samples are a list, or tensors whose first dimension counts samples: one, or a tuple or dict of them. Before they reach
 ``loss`` they are cut into micro-batches and moved to the run's device, floating-point ones in the dtype of the weights.
 """
 
 import functools
+import io
 import random
 import sys
 from collections.abc import Mapping, Sequence
@@ -86,7 +88,7 @@ class HookTask:
     def __init__(self, hook: Any, spec: RunSpec) -> None:
         self._hook, self._spec, self._rows = hook, spec, spec.setup.global_batch
         self._dtype = Precision.named(spec.setup.dtype, spec.setup.device).parameters
-        self._is_pure = False
+        self._is_pure = self._is_loadable = False
 
     @property
     def step(self) -> Step:
@@ -145,19 +147,29 @@ class HookTask:
             return {}
         given = self._hook.evaluate(model)
         if isinstance(given, Mapping):
-            return {str(key): float(value) for key, value in given.items()}
-        return {EVAL_LOSS: _mean(given, "evaluate")[0] if isinstance(given, tuple) else float(given)}
+            return {str(key): _number(value) for key, value in given.items()}
+        return {EVAL_LOSS: _mean(given, "evaluate")[0] if isinstance(given, tuple) else _number(given)}
 
     def state(self) -> dict[str, Any]:
-        """Nothing: a hook's methods are pure functions."""
-        return {}
+        """What the user's object keeps beside model and optimizer; nothing without a method ``state``."""
+        if not self._has("state"):
+            return {}
+        state = self._hook.state()
+        if not isinstance(state, dict):
+            raise HookError(f"state returned {type(state).__name__}, not a dict", "Return for example self.scheduler.state_dict().")
+        if not self._is_loadable:
+            _require_loadable(state)
+            self._is_loadable = True
+        return state
 
     def restore(self, state: dict[str, Any]) -> None:
-        """Nothing to take back."""
+        """Hand back what the user's object kept."""
+        if self._has("restore"):
+            self._hook.restore(state)
 
     def _has(self, name: str) -> bool:
         # Of the class: what its methods store under self.step or self.optimizer is no method of a training.
-        return hasattr(type(self._hook), name)
+        return callable(getattr(type(self._hook), name, None))
 
     def _own_step(self, training: Training, micro_batches: list[Any]) -> StepOutcome:
         loss, terms = _mean(self._hook.step(training.model, training.optimizer, micro_batches), "step")
@@ -169,7 +181,24 @@ def _mean(given: Any, name: str) -> tuple[float, float]:
     total, terms = _pair(given, name)
     if not terms:
         raise HookError(f"{name} returned a count of 0", "There must be a term to average over.")
-    return float(total) / float(terms), float(terms)
+    return _number(total) / _number(terms), _number(terms)
+
+
+def _number(value: Any) -> float:
+    """``value`` as a float; a tensor may still hang in the graph of its gradient."""
+    return float(value.detach() if isinstance(value, Tensor) else value)
+
+
+def _require_loadable(state: dict[str, Any]) -> None:
+    """HookError unless a checkpoint with ``state`` can be read again; found out as it is saved, not when all depends on it."""
+    with io.BytesIO() as file:
+        try:
+            torch.save(state, file)
+            file.seek(0)
+            torch.load(file, weights_only=True)
+        except Exception as error:
+            hint = "Keep tensors, numbers, text, and lists and dicts of them."
+            raise HookError(f"what state returned cannot be kept in a checkpoint: {type(error).__name__}", hint) from error
 
 
 def _pair(given: Any, name: str) -> tuple[Tensor, Terms]:

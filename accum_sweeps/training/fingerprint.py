@@ -10,14 +10,25 @@ from pathlib import Path
 import numpy as np
 import torch
 
-# Set in the environment, these change which kernels are used or how they round.
+# Set in the environment, these change which kernels are used or how they round (oneDNN still reads its older names, DNNL_*).
 _VARIABLES = (
+    "CUBLASLT_WORKSPACE_SIZE",
     "CUBLAS_WORKSPACE_CONFIG",
+    "DISABLE_ADDMM_CUDA_LT",
+    "DNNL_CPU_ISA_HINTS",
+    "DNNL_DEFAULT_FPMATH_MODE",
+    "DNNL_MAX_CPU_ISA",
     "MKL_CBWR",
     "MKL_ENABLE_INSTRUCTIONS",
     "NVIDIA_TF32_OVERRIDE",
+    "OMP_DYNAMIC",
+    "OMP_THREAD_LIMIT",
+    "ONEDNN_CPU_ISA_HINTS",
     "ONEDNN_DEFAULT_FPMATH_MODE",
     "ONEDNN_MAX_CPU_ISA",
+    "OPENBLAS_CORETYPE",
+    "TORCH_ALLOW_TF32_CUBLAS_OVERRIDE",
+    "TORCH_BLAS_PREFER_CUBLASLT",
 )
 
 
@@ -25,7 +36,8 @@ def fingerprint(device: str) -> tuple[str, dict[str, str]]:
     """(env_id, facts): twelve hex digits over the facts, and the facts by name.
 
     Facts: torch's version, source revision and CUDA build, the CPU kernels it picked, the CPU's model, on ``cuda`` the
-    GPU's model and cuDNN, numpy, Python's minor version, and those environment variables that choose kernels.
+    GPU's model, cuDNN and whether TF32 may replace fp32, numpy, Python's minor version, and those environment variables
+    that choose kernels.
     """
     facts = {
         "torch": torch.__version__,
@@ -39,6 +51,7 @@ def fingerprint(device: str) -> tuple[str, dict[str, str]]:
     }
     if device == "cuda":
         facts |= {"gpu": torch.cuda.get_device_name(), "cudnn": str(torch.backends.cudnn.version())}  # type: ignore[no-untyped-call]
+        facts |= {"tf32_matmul": str(torch.backends.cuda.matmul.allow_tf32), "tf32_cudnn": str(torch.backends.cudnn.allow_tf32)}
     facts |= {name: os.environ[name] for name in _VARIABLES if name in os.environ}
     digest = hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()
     return digest[:12], facts

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from accum_sweeps.plan.spec import RunSpec
-from accum_sweeps.record.metrics import LR, TOKENS, TRAIN_LOSS, StepRecord
+from accum_sweeps.record.metrics import LR, TOKENS, TRAIN_LOSS, StepRecord, is_divergence
 from accum_sweeps.training import checkpoint, controls, optimizers, seeding
 from accum_sweeps.training.precision import Precision, accumulator_dtype
 from accum_sweeps.training.sketch import sketch, weights_hash
@@ -23,8 +23,9 @@ from accum_sweeps.training.task import Step, StepOutcome, Task, Terms, Training
 class TrainingSession:
     """The training of ``task`` as ``spec`` says, driven step by step; a ``subjects.protocol.Session``.
 
-    Resuming from a checkpoint gives the same bits as not having stopped: samples, dropout masks and learning rate are
-    functions of the step's number, so weights, optimizer state and the token count are all that is kept.
+    Resuming from a checkpoint gives the same bits as not having stopped: samples, dropout masks and the specification's
+    learning rate are functions of the step's number, so weights, optimizer state, the token count and what the task itself
+    asks for are all that is kept.
     """
 
     keeps_own_checkpoints = False
@@ -33,8 +34,10 @@ class TrainingSession:
         self._spec, self._task, self._step = spec, task, step
         self._tokens = 0.0
         self._is_diverged = False
+        self._lr = 0.0
         self._precision = Precision.named(spec.setup.dtype, spec.setup.device)
         self.training = self._start()
+        self.training.optimizer.register_step_pre_hook(self._note_lr)
         controls.install(spec, self.training)
 
     def _start(self) -> Training:
@@ -52,7 +55,7 @@ class TrainingSession:
             loss=loss,
             accumulator=accumulator_dtype(setup.accumulator),
             max_norm=None if own else setup.optimizer.max_norm,
-            lr_factor=optimizers.unscheduled if own else optimizers.schedule(setup.optimizer, setup.steps),
+            lr_factor=None if own else optimizers.schedule(setup.optimizer, setup.steps),
         )
 
     @property
@@ -68,7 +71,9 @@ class TrainingSession:
     def _next(self) -> StepRecord:
         number = self.position + 1
         seeding.seed_dropout(self._spec.seed_dropout, number, self._spec.setup.device)
-        optimizers.set_lr(self.training.optimizer, self.training.lr_factor(number))
+        if self.training.lr_factor is not None:
+            optimizers.set_lr(self.training.optimizer, self.training.lr_factor(number))
+        self._note_lr(self.training.optimizer)
         parts = controls.partition(self._spec, number)
         outcome = self._step(self.training, self._task.split(self._task.batch(number), parts))
         if not math.isfinite(outcome.loss):
@@ -79,14 +84,20 @@ class TrainingSession:
         return self._record(number, self._values(outcome))
 
     def _values(self, outcome: StepOutcome) -> dict[str, float]:
-        lr = self.training.optimizer.param_groups[0]["lr"]
-        return {TRAIN_LOSS: outcome.loss, LR: float(lr), TOKENS: self._tokens, **outcome.values}
+        return {TRAIN_LOSS: outcome.loss, LR: self._lr, TOKENS: self._tokens, **outcome.values}
+
+    def _note_lr(self, optimizer: torch.optim.Optimizer, *_: Any) -> None:
+        # Called again by the optimizer itself as it steps: an own step may change the rate before that, or after.
+        self._lr = float(optimizer.param_groups[0]["lr"])
 
     def _record(self, number: int, values: dict[str, float]) -> StepRecord:
         setup = self._spec.setup
         is_last = number == setup.steps
         if is_last or (setup.eval_every and number % setup.eval_every == 0):
             values.update(self._evaluate())
+            if is_divergence(values):
+                self._is_diverged = True
+                return StepRecord(step=number, values=values, is_diverged=True)
         if not is_last and number not in setup.probe_steps:
             return StepRecord(step=number, values=values)
         model = self.training.model

@@ -32,11 +32,6 @@ def schedule(part: Optimizer, steps: int) -> Callable[[int], float]:
     return factor
 
 
-def unscheduled(step: int) -> float:
-    """The factor 1 at every optimizer step."""
-    return 1.0
-
-
 def set_lr(optimizer: torch.optim.Optimizer, factor: float) -> None:
     """Give every parameter group ``factor`` times the learning rate that it started with."""
     for group in optimizer.param_groups:

@@ -55,13 +55,3 @@ def weights_hash(model: torch.nn.Module) -> str:
         digest.update(f"{name} {tuple(values.shape)} {values.dtype}\n".encode())
         digest.update(values.flatten().view(torch.uint8).numpy().data)
     return digest.hexdigest()
-
-
-def distance(a: Sketch, b: Sketch) -> float:
-    """Estimate of the L2 distance between the weights that ``a`` and ``b`` were made of; exactly 0 for equal weights."""
-    return float(np.linalg.norm(a - b))
-
-
-def relative_distance(a: Sketch, reference: Sketch) -> float:
-    """:func:`distance` divided by the estimated L2 norm of the reference's weights."""
-    return distance(a, reference) / float(np.linalg.norm(reference))

@@ -59,7 +59,7 @@ class Training:
 
     ``loss(micro_batch)`` gives (sum, terms) under the run's autocast. ``accumulator`` is the dtype of the gradient buffer,
     None = the parameters' own. ``max_norm`` clips the whole gradient once; None = off. ``lr_factor(step)`` is the
-    schedule; the loop has already applied it to the optimizer when a step is called.
+    schedule, which the loop has already applied to the optimizer when a step is called; None = the learning rate is the task's own.
     """
 
     model: torch.nn.Module
@@ -67,7 +67,7 @@ class Training:
     loss: Callable[[Any], tuple[Tensor, Terms]]
     accumulator: torch.dtype | None = None
     max_norm: float | None = None
-    lr_factor: Callable[[int], float] = lambda step: 1.0
+    lr_factor: Callable[[int], float] | None = None
     position: int = 0
     parameters: list[torch.nn.Parameter] = field(init=False)
 

@@ -68,6 +68,11 @@ def test_class_and_static_methods_are_usable(project: Path) -> None:
         (GOOD.replace("step, seed", "step"), {}, ["batch(self, step)", "cannot be called as needed", "def batch(self, step, seed)"]),
         (GOOD + "    def evaluate(self): ...\n", {}, ["evaluate(self)", "def evaluate(self, model) -> eval_loss"]),
         (
+            GOOD + "    def state(self): ...\n",
+            {},
+            ["class Setup has the method state but not restore", "def restore(self, state) -> None"],
+        ),
+        (
             GOOD,
             {"args": {"width": 3}},
             ["cannot be made with subject.args={'width': 3}: got an unexpected keyword argument 'width'", "It takes ()"],

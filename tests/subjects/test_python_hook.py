@@ -142,6 +142,67 @@ def test_an_own_optimizer_replaces_the_one_of_the_specification() -> None:
     assert [record.values["lr"] for record in own.steps()] == [0.25] * 6
 
 
+class Scheduled(Tiny):
+    """An own optimizer, and a schedule that its own step moves on."""
+
+    schedule: Callable[[torch.optim.Optimizer], Any]
+
+    def optimizer(self, model: Any) -> Any:
+        made = torch.optim.SGD(model.parameters(), lr=0.25, momentum=0.5)
+        self.scheduler = type(self).schedule(made)
+        return made
+
+    def step(self, model: Any, optimizer: Any, micro_batches: list[Any]) -> Any:
+        optimizer.zero_grad()
+        total = torch.stack([self.loss(model, samples)[0] for samples in micro_batches]).sum() / 16
+        total.backward()
+        optimizer.step()
+        self.scheduler.step()
+        return total * 16, torch.tensor(16.0, requires_grad=True)  # still in the graph: no warning
+
+    def state(self) -> Any:
+        return self.scheduler.state_dict()
+
+    def restore(self, state: Any) -> None:
+        self.scheduler.load_state_dict(state)
+
+
+SCHEDULES = {
+    "exponential": lambda made: torch.optim.lr_scheduler.ExponentialLR(made, 0.5),
+    "by step": lambda made: torch.optim.lr_scheduler.LambdaLR(made, lambda step: 2.0**-step),
+}
+
+
+@pytest.mark.parametrize("name", SCHEDULES)
+def test_a_schedule_of_the_users_own_counts_and_resumes_bitwise(name: str, tmp_path: Path) -> None:
+    def started() -> TrainingSession:
+        spec = hook_spec(accum=2, steps=6)
+        task = HookTask(type("Setup", (Scheduled,), {"schedule": staticmethod(SCHEDULES[name])})(), spec)
+        return TrainingSession(spec, task, task.step)
+
+    whole = list(started().steps())
+    assert [record.values["lr"] for record in whole] == [0.25 / 2**done for done in range(6)]
+    first = started()
+    steps = first.steps()
+    for _ in range(4):
+        next(steps)
+    first.save(tmp_path / "checkpoint.pt")
+    second = started()
+    assert second.load(tmp_path / "checkpoint.pt") == 4
+    rest = list(second.steps())
+    assert [record.values for record in rest] == [record.values for record in whole[4:]]
+    assert rest[-1].weights_hash == whole[-1].weights_hash
+
+
+@pytest.mark.parametrize(
+    ("given", "words"), [([1], "state returned list, not a dict"), ({"f": Path()}, "what state returned cannot be kept in a checkpoint")]
+)
+def test_a_state_that_could_not_be_read_again_is_refused_as_it_is_saved(given: Any, words: str, tmp_path: Path) -> None:
+    own = tiny_session({"state": lambda self: given, "restore": lambda self, state: None})
+    with pytest.raises(UserError, match=words):
+        own.save(tmp_path / "checkpoint.pt")
+
+
 def test_an_own_step_is_one_optimizer_step_with_all_micro_batches() -> None:
     sizes = []
 

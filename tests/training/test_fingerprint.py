@@ -2,6 +2,7 @@
 
 import re
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -17,12 +18,26 @@ def test_the_fingerprint_is_twelve_hex_digits_and_stable() -> None:
     assert facts["cpu_capability"] == torch.backends.cpu.get_cpu_capability()
 
 
-def test_variables_that_choose_kernels_change_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv("ONEDNN_MAX_CPU_ISA", raising=False)
+@pytest.mark.parametrize("name", ["ONEDNN_MAX_CPU_ISA", "DNNL_MAX_CPU_ISA", "DNNL_DEFAULT_FPMATH_MODE", "TORCH_ALLOW_TF32_CUBLAS_OVERRIDE"])
+def test_variables_that_choose_kernels_change_it(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    monkeypatch.delenv(name, raising=False)
     env_id, _ = fingerprint("cpu")
-    monkeypatch.setenv("ONEDNN_MAX_CPU_ISA", "AVX2")
+    monkeypatch.setenv(name, "AVX2")
     changed, facts = fingerprint("cpu")
-    assert (changed != env_id, facts["ONEDNN_MAX_CPU_ISA"]) == (True, "AVX2")
+    assert (changed != env_id, facts[name]) == (True, "AVX2")
+
+
+@pytest.mark.parametrize("backend", [torch.backends.cuda.matmul, torch.backends.cudnn], ids=["matmul", "cudnn"])
+def test_tf32_counts_on_a_gpu_and_nowhere_else(monkeypatch: pytest.MonkeyPatch, backend: Any) -> None:
+    monkeypatch.setattr(torch.cuda, "get_device_name", lambda: "Example GPU")
+    before = {device: fingerprint(device)[0] for device in ("cuda", "cpu")}
+    allowed = backend.allow_tf32
+    try:
+        backend.allow_tf32 = not allowed
+        after = {device: fingerprint(device)[0] for device in ("cuda", "cpu")}
+    finally:
+        backend.allow_tf32 = allowed
+    assert (after["cuda"] != before["cuda"], after["cpu"] == before["cpu"]) == (True, True)
 
 
 def test_another_build_of_torch_changes_it(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -75,6 +75,15 @@ def test_a_loss_that_is_not_finite_ends_the_run_with_the_weights_before() -> Non
     assert list(run.steps()) == []
 
 
+@pytest.mark.parametrize("loss", [math.nan, math.inf])
+def test_an_evaluation_that_is_not_finite_ends_the_run_and_is_recorded(loss: float) -> None:
+    run = session(make_spec(steps=9, eval_every=3), eval_loss=loss)
+    records = list(run.steps())
+    assert [(record.step, record.is_diverged) for record in records] == [(1, False), (2, False), (3, True)]
+    assert not math.isfinite(records[-1].values["eval_loss"]) and math.isfinite(records[-1].values["train_loss"])
+    assert list(run.steps()) == []
+
+
 def test_reruns_are_bitwise_equal_and_seeds_differ() -> None:
     first, again, other = (as_values(list(session(make_spec(**seed)).steps())) for seed in ({}, {"replicate": 1}, {"seed": 1}))
     assert first == again
@@ -102,6 +111,22 @@ def test_an_optimizer_of_the_tasks_own_keeps_its_rate_and_is_not_clipped() -> No
     moved = torch.cat([p.detach().flatten() for p in run.training.parameters]) - start
     assert record.values["lr"] == 0.25
     assert float(moved.norm()) == pytest.approx(0.25 * record.values["grad_norm"], rel=1e-5)
+
+
+@pytest.mark.parametrize("when", ["before", "after"])
+def test_a_rate_that_an_own_step_changes_stays_and_the_one_stepped_with_is_recorded(when: str) -> None:
+    def own(training: Training, micro_batches: list[object]) -> StepOutcome:
+        [group] = training.optimizer.param_groups
+        if when == "before":
+            group["lr"] /= 2
+        training.optimizer.step()
+        if when == "after":
+            group["lr"] /= 2
+        return StepOutcome(loss=1.0, terms=1)
+
+    spec = make_spec(steps=3, eval_every=0)
+    rates = [record.values["lr"] for record in TrainingSession(spec, ToyTask(spec, own_lr=8.0), own).steps()]
+    assert rates == {"before": [4.0, 2.0, 1.0], "after": [8.0, 4.0, 2.0]}[when]
 
 
 def test_a_step_of_the_tasks_own_gets_all_micro_batches() -> None:

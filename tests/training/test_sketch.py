@@ -4,9 +4,11 @@ import numpy as np
 import pytest
 import torch
 
+from accum_sweeps.analysis.distances import between
 from accum_sweeps.plan.parts import Decoder
+from accum_sweeps.record.sketches import Sketches
 from accum_sweeps.training.models import decoder
-from accum_sweeps.training.sketch import BUCKETS, distance, relative_distance, sketch, weights_hash
+from accum_sweeps.training.sketch import BUCKETS, Sketch, sketch, weights_hash
 from tests.specs import make_spec
 
 FOUR_SIGMA = 4 / np.sqrt(2 * BUCKETS)  # of a distance's relative error
@@ -20,6 +22,12 @@ def tiny(seed: int = 0, dtype: torch.dtype = torch.float64) -> torch.nn.Module:
 
 def flat(model: torch.nn.Module) -> torch.Tensor:
     return torch.cat([p.detach().flatten().double() for p in model.parameters()])
+
+
+def apart(a: Sketch, b: Sketch) -> tuple[float, float]:
+    """(distance, relative distance) as the analysis tells them."""
+    [(distance, relative, _)] = between(Sketches({1: (a, "")}), Sketches({1: (b, "")})).values()
+    return distance, relative
 
 
 def displaced(direction: int, relative: float) -> torch.nn.Module:
@@ -39,7 +47,7 @@ def test_a_sketch_is_4096_float64_numbers() -> None:
 
 
 def test_equal_weights_have_distance_exactly_zero() -> None:
-    assert distance(sketch(tiny()), sketch(tiny())) == 0.0
+    assert apart(sketch(tiny()), sketch(tiny())) == (0.0, 0.0)
     assert weights_hash(tiny()) == weights_hash(tiny())
 
 
@@ -48,16 +56,16 @@ def test_equal_weights_have_distance_exactly_zero() -> None:
 def test_distances_are_estimated_within_four_standard_deviations(relative: float, direction: int) -> None:
     moved = displaced(direction, relative)
     exact = float((flat(moved) - flat(tiny())).norm())
-    assert distance(sketch(moved), sketch(tiny())) == pytest.approx(exact, rel=FOUR_SIGMA)
-    exact_relative = exact / float(flat(tiny()).norm())
-    assert relative_distance(sketch(moved), sketch(tiny())) == pytest.approx(exact_relative, rel=2 * FOUR_SIGMA)
+    distance, ratio = apart(sketch(moved), sketch(tiny()))
+    assert distance == pytest.approx(exact, rel=FOUR_SIGMA)
+    assert ratio == pytest.approx(exact / float(flat(tiny()).norm()), rel=2 * FOUR_SIGMA)
 
 
 @pytest.mark.parametrize("relative", [1e-7, 1e-9])
 def test_rounding_of_the_sums_is_negligible_at_small_distances(relative: float) -> None:
     # The same direction at distance 1: the estimate's random error is the same, only rounding differs.
     origin = sketch(tiny())
-    small, large = (distance(sketch(displaced(1, r)), origin) / r for r in (relative, 1.0))
+    small, large = (apart(sketch(displaced(1, r)), origin)[0] / r for r in (relative, 1.0))
     assert small == pytest.approx(large, rel=1e-5)
 
 
@@ -66,7 +74,7 @@ def test_the_estimate_is_unbiased_with_the_stated_spread() -> None:
     squares = []
     for direction in range(40):
         moved = displaced(direction, 1e-3)
-        squares.append((distance(sketch(moved), origin) / float((flat(moved) - flat(tiny())).norm())) ** 2)
+        squares.append((apart(sketch(moved), origin)[0] / float((flat(moved) - flat(tiny())).norm())) ** 2)
     deviation = np.sqrt(2 / BUCKETS)
     assert np.mean(squares) == pytest.approx(1.0, abs=4 * deviation / np.sqrt(40))
     assert 0.6 * deviation < np.std(squares) < 1.5 * deviation
@@ -80,13 +88,13 @@ def test_one_weight_by_one_ulp_is_seen_exactly() -> None:
         old = float(weight[3, 5])
         weight[3, 5] = torch.nextafter(weight[3, 5], torch.tensor(torch.inf))
         moved = float(weight[3, 5]) - old
-    assert distance(sketch(model), before) == pytest.approx(moved, rel=1e-6)
+    assert apart(sketch(model), before)[0] == pytest.approx(moved, rel=1e-6)
     assert weights_hash(model) != digest
 
 
 def test_the_sketch_depends_on_the_values_and_not_on_their_dtype() -> None:
     rounded = tiny(dtype=torch.bfloat16)
-    assert distance(sketch(rounded), sketch(rounded.to(torch.float64))) == 0.0
+    assert apart(sketch(rounded), sketch(rounded.to(torch.float64)))[0] == 0.0
 
 
 def test_the_hash_depends_on_dtype_shape_and_name() -> None:

@@ -15,10 +15,12 @@ INPUTS = 5
 
 
 class ToyTask:
-    """Rows of INPUTS numbers with a linear target; ``bad_step`` gets an infinite target."""
+    """Rows of INPUTS numbers with a linear target; ``bad_step`` gets an infinite target, each evaluation ``eval_loss`` on top."""
 
-    def __init__(self, spec: RunSpec, *, dropout: float = 0.0, bad_step: int = 0, own_lr: float | None = None) -> None:
-        self.spec, self.dropout, self.bad_step, self.own_lr = spec, dropout, bad_step, own_lr
+    def __init__(
+        self, spec: RunSpec, *, dropout: float = 0.0, bad_step: int = 0, own_lr: float | None = None, eval_loss: float = 0.0
+    ) -> None:
+        self.spec, self.dropout, self.bad_step, self.own_lr, self.eval_loss = spec, dropout, bad_step, own_lr, eval_loss
         self.modes: list[bool] = []
         self.kept: dict[str, Any] = {}
 
@@ -48,7 +50,7 @@ class ToyTask:
 
     def evaluate(self, model: torch.nn.Module) -> Mapping[str, float]:
         self.modes.append(model.training)
-        return {"eval_loss": float(model(torch.ones(1, INPUTS, dtype=next(model.parameters()).dtype)).detach())}
+        return {"eval_loss": self.eval_loss + float(model(torch.ones(1, INPUTS, dtype=next(model.parameters()).dtype)).detach())}
 
     def state(self) -> dict[str, Any]:
         return self.kept
