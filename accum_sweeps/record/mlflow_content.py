@@ -36,10 +36,10 @@ class SweepRun:
         """Planned length in optimizer steps."""
         return self.plan.setups[self.planned.setup].steps
 
-    @property
-    def name(self) -> str:
-        """The run in words."""
-        return clean_text(self.plan.run_name(self.planned), NAME_LIMIT, "the run's name", {})
+    def name(self, other_env: str = "") -> str:
+        """The run in words; ``other_env`` is its environment where it is also shown in one that is older."""
+        ending = f" env={other_env[:6]}" if other_env else ""
+        return clean_text(self.plan.run_name(self.planned), NAME_LIMIT - len(ending), "the run's name", {}) + ending
 
     def params(self, altered: dict[str, None]) -> dict[str, str]:
         """All configuration keys under their dotted names, and the micro-batch that follows from them."""
@@ -47,7 +47,7 @@ class SweepRun:
         return clean_params({**flatten(spec.to_dict()), "micro_batch": spec.micro_batch}, PARAM_LENGTH, altered)
 
     def tags(self, sweep: SweepDir, parent: str, env_id: str) -> dict[str, str]:
-        """What identifies the run and groups it; ``group`` is shared by the runs that differ in their seeds alone."""
+        """What identifies the run and groups it; ``group`` is shared by the runs of all seeds (and environments)."""
         setup, control = self.plan.setups[self.planned.setup], self.planned.control
         cell = self.plan.cell_label(self.planned)
         values = {

@@ -20,7 +20,7 @@ from typing import Any, BinaryIO
 from accum_sweeps.record.files import whole_lines, write_text
 from accum_sweeps.record.sweep import SweepDir
 
-SWEEP = "sweep"  # the cursor's entry of the sweep itself, beside those of its runs
+SWEEP = "sweep"  # the cursor's entry of the sweep itself; others: "<run_id>" of a run, "<run_id>/<env_id>" of each MLflow run that shows it
 
 
 def target_folder(sweep: SweepDir, uri: str, experiment: str) -> Path:
@@ -49,7 +49,7 @@ class Cursor:
         for line in whole_lines(self.path) if seen != (0, 0) else ():
             with contextlib.suppress(ValueError, TypeError, AttributeError, KeyError):
                 change = json.loads(line)
-                self._apply(str(change.pop("entry")), change)
+                self._apply(str(change.pop("of")), change)
 
     @contextlib.contextmanager
     def writing(self) -> Iterator[None]:
@@ -76,7 +76,7 @@ class Cursor:
         if all(name in known and known[name] == value for name, value in facts.items()):
             return
         self._apply(entry, facts)
-        line = json.dumps({"entry": entry, **facts}, separators=(",", ":")) + "\n"
+        line = _line(entry, facts)
         if self.is_holding:
             self._held.append(line)
         if at_once or not self.is_holding:
@@ -111,7 +111,7 @@ class Cursor:
 
 
 def _line(entry: str, facts: dict[str, Any]) -> str:
-    return json.dumps({"entry": entry, **facts}, separators=(",", ":")) + "\n"
+    return json.dumps({"of": entry, **facts}, separators=(",", ":")) + "\n"
 
 
 @contextlib.contextmanager

@@ -8,14 +8,15 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from accum_sweeps.record.mlflow_children import Child, read_children, seen, shown
 from accum_sweeps.record.mlflow_content import NOTE, RUNNING, SweepRun, note, sweep_id, sweep_runs, sweep_status, user
 from accum_sweeps.record.mlflow_cursor import SWEEP, Cursor, exclusive, target_folder
 from accum_sweeps.record.mlflow_database import prepare
 from accum_sweeps.record.mlflow_run import RunReplay, SyncReport, Work
 from accum_sweeps.record.mlflow_sqlite import SqliteTracker, sqlite_path
 from accum_sweeps.record.mlflow_tracker import DeletedRunError, RefusedError, Tracker, UnknownRunError, UnreachableError
-from accum_sweeps.record.state import file_system_now, newest_claim, run_state
-from accum_sweeps.record.store import History, RootDir
+from accum_sweeps.record.state import RunState, file_system_now, run_state
+from accum_sweeps.record.store import RootDir
 from accum_sweeps.record.sweep import SweepDir
 
 MANY_SAMPLES = 5000  # after which SQLite's statistics are worth their renewal
@@ -118,9 +119,9 @@ class Pass:
         counts: Counter[str] = Counter()
         newest = max((run.plan.revision for run in self.runs.values()), default=0)
         for run_id, run in self.runs.items():
-            number = newest_claim(self.root.run_folder(run_id))
-            if number:
-                counts[self._one(run_id, run, number)] += 1
+            now_seen = seen(self.root.run_folder(run_id))
+            if any(now_seen):
+                counts[self._one(run_id, run, now_seen)] += 1
                 if time.monotonic() - self.committed > GROUP_S:
                     self._commit()
             elif run.plan.revision == newest:
@@ -154,7 +155,8 @@ class Pass:
             except DeletedRunError:
                 self.cursor.forget(SWEEP)
                 identifier = ""
-        if verify or not identifier or not all(entry.get("id") for entry in self.cursor.entries.values()):
+        # An id of None: noted before the run was created, and a crash came in between.
+        if verify or not identifier or any(entry.get("id", "") is None for entry in self.cursor.entries.values()):
             runs = self.tracker.find_runs({"sweep_id": sweep_id(self.sweep)})
             if verify:
                 self._verify(runs)
@@ -178,8 +180,13 @@ class Pass:
                         self.tracker.check_run(entry["id"])
                     except UnknownRunError:
                         self.cursor.forget(name)
+                        self._look_again(name)
             elif any(tags.get(key) != value for key, value in entry.get("facts", {}).items()):
-                self.cursor.update(name, is_found=True, params=False, facts={}, told=None, mark=None)
+                self.cursor.update(name, is_found=True, params=False, name=None, facts={}, told=None)
+                self._look_again(name)
+
+    def _look_again(self, child: str) -> None:
+        self.cursor.forget(child.partition("/")[0])
 
     def _keep(self, files: Sequence[Path]) -> None:
         for path in files:
@@ -201,49 +208,46 @@ class Pass:
         verdict = self.sweep.path / "mlflow" / "verdict.md"
         words = note(newest, counts, verdict.read_text() if verdict.exists() else "")
         status = sweep_status(counts, is_over=is_over)
-        told = {"note": words, "status": status}
+        end = max(entry.get("end", 0) for entry in self.cursor.entries.values())
+        told = {"note": words, "status": status, "end": 0 if status == RUNNING else end}
         if self.cursor.entries[SWEEP].get("told") != told:
             self.tracker.set_tags(self.work.parent, {NOTE: words})
-            ends = [entry.get("end", 0) for entry in self.cursor.entries.values()]
-            self.tracker.set_status(self.work.parent, status, None if status == RUNNING else max(ends) or int(self.now * 1000))
+            self.tracker.set_status(self.work.parent, status, None if status == RUNNING else end or int(self.now * 1000))
             self.cursor.update(SWEEP, told=told)
 
-    def _one(self, run_id: str, run: SweepRun, number: int) -> str:
-        """Bring one run, claimed ``number`` times, up to date; its status."""
+    def _one(self, run_id: str, run: SweepRun, now_seen: list[Any]) -> str:
+        """Bring one run up to date, in all environments that count; its status."""
         entry = self.cursor.entries.get(run_id, {})
-        if entry.get("mark") == self._mark(run_id, entry.get("env", ""), number):
+        mark = [*now_seen, self.is_cancelled]
+        if entry.get("mark") == mark:
             return str(entry["status"])
         state = run_state(self.root, run_id, now=self.now)
         status = self._in_sweep(state.status)
-        if not state.env_id:
-            return status
-        mark = self._mark(run_id, state.env_id, state.attempt)
+        children = read_children(self.root, run_id)
+        counting = shown(children, state.env_id)
+        for child in children:
+            if child.damage:
+                self.report.damaged.append(child.damage)
+            if child not in counting:
+                self.work.drop(child)
+        for child in counting:
+            self._bring(run, child, child.state(state), is_oldest=child is counting[0])
+        # What may change without a trace in the run's folder is looked at again: a worker can die, a file can be mended.
+        is_settled = state.env_id and state.status != "running" and not any(child.damage for child in children)
+        self.cursor.update(run_id, status=status, mark=mark if is_settled else None)
+        return status
+
+    def _bring(self, run: SweepRun, child: Child, state: RunState, *, is_oldest: bool) -> None:
+        if child.number == 0 and state.status in ("running", "planned"):
+            self.work.drop(child)  # nothing was measured yet
+            return
+        name = run.name("" if is_oldest else child.env_id)
         try:
-            history = self.root.run_dir(run_id, state.env_id).history()
-            lines = sum(attempt.damaged_lines for attempt in history.attempts.values())
-            damage = f"{lines} lines of its events cannot be read" if lines else ""
-        except OSError as error:
-            history, damage = History({}), str(error)
-        if damage:
-            self.report.damaged.append(f"{self.root.run_dir(run_id, state.env_id).path}: {damage}")
-        if history.newest is None and state.status in ("running", "planned"):
-            return status
-        try:
-            RunReplay(self.work, run_id, run, state, status, history, is_damaged=bool(damage)).bring()
+            RunReplay(self.work, run, child, name, state, self._in_sweep(state.status)).bring()
         except DeletedRunError:
             self.report.removed += 1
         except RefusedError as error:
-            self.report.damaged.append(f"{run.name}: {error}")
-        self.cursor.update(run_id, env=state.env_id, status=status, mark=None if state.status == "running" or damage else mark)
-        return status
+            self.report.damaged.append(f"{name}: {error}")
 
     def _in_sweep(self, status: str) -> str:
         return "cancelled" if status == "planned" and self.is_cancelled else status
-
-    def _mark(self, run_id: str, env_id: str, number: int) -> list[Any]:
-        """Changes whenever there is something new to tell of a run that does not run."""
-        try:
-            size = self.root.run_dir(run_id, env_id).events_path(number).stat().st_size
-        except OSError:
-            size = -1
-        return [number, size, self.is_cancelled]

@@ -25,11 +25,12 @@ from typing import IO, Any
 from accum_sweeps.plan.errors import UserError
 from accum_sweeps.plan.tracking import check_uri
 from accum_sweeps.record.files import write_text
+from accum_sweeps.record.mlflow_children import Child, read_children, seen, shown
 from accum_sweeps.record.mlflow_database import Prepared, prepare
 from accum_sweeps.record.mlflow_points import run_samples
 from accum_sweeps.record.mlflow_replay import Replay
 from accum_sweeps.record.mlflow_run import SyncReport
-from accum_sweeps.record.state import newest_claim, read_claim
+from accum_sweeps.record.state import read_claim
 from accum_sweeps.record.store import open_root
 from accum_sweeps.record.sweep import open_sweep
 
@@ -73,19 +74,17 @@ def lag(root: Path, sweep: str, uri: str, experiment: str) -> Lag:
     behind: list[int] = []
     skipped = 0
     for run_id, run in replay.runs().items():
-        number = newest_claim(replay.root.run_folder(run_id))
-        entry = replay.cursor.entries.get(run_id, {})
-        if number == 0 or (entry.get("mark") or [0, 0])[:2] == [number, _size(replay, run_id, entry.get("env", ""), number)]:
+        now_seen = seen(replay.root.run_folder(run_id))
+        if not any(now_seen) or (replay.cursor.entries.get(run_id, {}).get("mark") or [])[:2] == now_seen:
             continue
         if len(behind) >= COUNTED_RUNS:
             skipped += 1
             continue
-        env_id = str(read_claim(replay.root.run_folder(run_id), number).get("env_id", ""))
-        with contextlib.suppress(OSError):
-            history = replay.root.run_dir(run_id, env_id).history()
-            waiting = len(run_samples(history, run.steps).samples) - int(entry.get("sent", 0))
-            if waiting > 0 or (history.outcome and history.outcome != entry.get("status")):
-                behind.append(max(waiting, 0))
+        newest = read_claim(replay.root.run_folder(run_id), now_seen[0])
+        children = shown(read_children(replay.root, run_id), str(newest.get("env_id", "")))
+        waiting = [_waiting(replay, child, run.steps) for child in children]
+        if any(count is not None for count in waiting):
+            behind.append(sum(count or 0 for count in waiting))
     samples = sum(behind) * (len(behind) + skipped) // max(len(behind), 1)
     return Lag(runs=len(behind) + skipped, samples=samples, is_estimate=skipped > 0)
 
@@ -128,11 +127,12 @@ def _replay(root: Path, sweep: str, uri: str, experiment: str) -> Replay:
     return replay
 
 
-def _size(replay: Replay, run_id: str, env_id: str, number: int) -> int:
-    try:
-        return replay.root.run_dir(run_id, env_id).events_path(number).stat().st_size
-    except OSError:
-        return -1
+def _waiting(replay: Replay, child: Child, steps: int) -> int | None:
+    """Samples that MLflow lacks of a run in one environment, 0 if only its state; None if it lacks nothing that can be sent."""
+    entry = replay.cursor.entries.get(child.key, {})
+    waiting = 0 if child.damage else len(run_samples(child.history, steps).samples) - int(entry.get("sent", 0))
+    outcome = child.history.outcome
+    return max(waiting, 0) if waiting > 0 or (outcome and outcome != entry.get("outcome")) else None
 
 
 def _final(replay: Replay, files: Iterable[Path], verdict: str, give_up: Callable[[], bool], *, is_over: bool = True) -> SyncReport:

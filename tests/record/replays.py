@@ -45,8 +45,8 @@ class Sweep:
     def sync(self, **options: Any) -> SyncReport:
         return sync(self.root.path, self.dir.name, self.uri, EXPERIMENT, **options)
 
-    def run_dir(self, spec: RunSpec) -> RunDir:
-        return self.root.run_dir(spec.run_id, ENV)
+    def run_dir(self, spec: RunSpec, env_id: str = ENV) -> RunDir:
+        return self.root.run_dir(spec.run_id, env_id)
 
     def claim(self, spec: RunSpec, number: int, *, is_alive: bool = True, env_id: str = ENV) -> RunDir:
         """Claim an attempt in the name of this process, or of one that is gone."""
@@ -71,9 +71,10 @@ class Sweep:
         values: Mapping[str, float] | None = None,
         final: Mapping[str, float] | None = None,
         is_alive: bool = True,
+        env_id: str = ENV,
     ) -> None:
         """An attempt's claim and events. ``end`` None: nothing is said; failed and released as such."""
-        run_dir = self.claim(spec, number, is_alive=is_alive)
+        run_dir = self.claim(spec, number, is_alive=is_alive, env_id=env_id)
         step = start[1]
         with run_dir.writer(number) as writer:
             writer.start(*start, host="here", git_commit="abc")
@@ -119,7 +120,10 @@ def samples(database: Path, run_id: str) -> list[tuple[str, int, int, float, int
 
 
 def children(database: Path, experiment: str = EXPERIMENT) -> dict[str, dict[str, Any]]:
-    """Name, status, times, tags and parameters of the active runs by the tag run_id; the sweep's own run under an empty one."""
+    """Name, status, times, tags and parameters of the active runs by the tag run_id; the sweep's own run under an empty one.
+
+    Runs in another environment than ENV are under ``<run_id>/<env_id>``.
+    """
     found = {}
     query = """SELECT run_uuid, runs.name, status, start_time, end_time FROM runs JOIN experiments USING (experiment_id)
         WHERE runs.lifecycle_stage = 'active' AND experiments.name = ?"""
@@ -127,6 +131,8 @@ def children(database: Path, experiment: str = EXPERIMENT) -> dict[str, dict[str
         tags = dict(rows(database, "SELECT key, value FROM tags WHERE run_uuid = ?", run))
         params = dict(rows(database, "SELECT key, value FROM params WHERE run_uuid = ?", run))
         key = tags.get("run_id", "")
+        if tags.get("env_id", ENV) != ENV:
+            key = f"{key}/{tags['env_id']}"
         assert key not in found, f"{name} is there twice"
         found[key] = {
             "id": run,

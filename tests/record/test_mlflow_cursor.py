@@ -20,7 +20,7 @@ def test_facts_are_merged_forgotten_and_survive(tmp_path: Path) -> None:
 
 
 def test_half_a_line_and_rubbish_are_no_facts_and_harm_no_later_line(tmp_path: Path) -> None:
-    (tmp_path / "cursor.jsonl").write_text('{"entry":"a","sent":1}\nrubbish\n[1]\n{"entry":"a","sent":')
+    (tmp_path / "cursor.jsonl").write_text('{"of":"a","sent":1}\nrubbish\n[1]\n{"of":"a","sent":')
     cursor = Cursor(tmp_path)
     assert cursor.entries == {"a": {"sent": 1}}
     with cursor.writing():
