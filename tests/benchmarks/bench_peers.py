@@ -33,6 +33,7 @@ CORES = 2
 PEERS = {"joblib": (64, 2.0), "submitit_local": (16, 8.0)}  # runs, and how many times as fast the budget asks for
 TRAININGS = ["steps=90", "axes={seed:{range:6},accum:[1,2]}"]
 START_S, RATIO = 4.0, 1.10
+QUIET = 0.5  # processes that wait for a core, mean of the last minute
 PYTHON = [sys.executable, "-m"]
 
 
@@ -164,6 +165,8 @@ def main() -> None:
             "DO_NOT_TRACK": "true",  # MLflow's usage reports
         }
         prepare(f"sqlite:///{folder / 'prepared.db'}", "short")
+        if (load := os.getloadavg()[0]) > QUIET:
+            print(f"note: a load of {load:.1f} before the start: others compute here too, and the figures say little")
         print(f"{f'{RUN_S} s and {STEPS} points a short run':<50}{'seconds':>9}{'ratio':>9}{'budget':>11}")
         for launcher, (runs, budget) in PEERS.items():
             compare_short(folder, launcher, runs, budget)
