@@ -6,15 +6,17 @@ from pathlib import Path
 
 from accum_sweeps import planning
 from accum_sweeps.jobs.dispatch import DispatchResult, dispatch
+from accum_sweeps.jobs.order import Group, slot_pools
 from accum_sweeps.jobs.progress import shown_progress
-from accum_sweeps.jobs.resources import read_resources
+from accum_sweeps.jobs.resources import Resources, read_resources
 from accum_sweeps.jobs.status import SweepStatus, cancel, sweep_status
 from accum_sweeps.jobs.worker import disk_full
 from accum_sweeps.plan.config import Config
+from accum_sweeps.plan.spec import RunSpec
 from accum_sweeps.preview import preview
 from accum_sweeps.pruning import prune
 from accum_sweeps.record.files import is_disk_full
-from accum_sweeps.record.store import open_root
+from accum_sweeps.record.store import RootDir, open_root
 from accum_sweeps.record.sweep import Plan, SweepDir, open_sweep, sweep_names
 from accum_sweeps.reporting import ReportError, report, report_apart
 from accum_sweeps.texts import aligned
@@ -41,18 +43,17 @@ def perform(config: Config) -> int:
 def _run(config: Config) -> int:
     """Plan, start what is missing, stay until it is done, and tell how it came out."""
     cwd = Path.cwd()
-    resources = read_resources(config.launcher)
-    specs = planning.planned_runs(config, cwd)
-    root = open_root(config.root, create=True)
-    prepare(config.tracking)
-    sweep = open_sweep(root, config.sweep)
-    plan = sweep.write_plan(planning.header(config, cwd), specs, planning.labels_of(specs))
+    resources, specs = _checked(config, cwd)
+    sweep = open_sweep(_prepared(config), config.sweep)
+    header = planning.header(config, cwd)
+    plan = sweep.write_plan(header, specs, planning.labels_of(specs))
     sweep.set_cancelled(False)
     del specs  # the plan's compact rows are enough from here on, whatever the sweep's size
     print(_opening(sweep, plan))
     with Replay(sweep, config.tracking) as replay:
         with shown_progress(sys.stderr) as show:
-            result = dispatch(root, sweep, plan, resources, reuse=config.reuse, on_progress=show)
+            facts = {key: header[key] for key in ("command", "git_commit")}
+            result = dispatch(sweep.root, sweep, plan, resources, reuse=config.reuse, on_progress=show, facts=facts)
         print(_closing(sweep, result))
         made = report_apart(sweep, config.reference)
         made.print()
@@ -67,9 +68,28 @@ def _run(config: Config) -> int:
 
 def _plan(config: Config) -> int:
     """Tell what would run; nothing is started and nothing written."""
-    resources = read_resources(config.launcher)
-    print(preview(config, planning.planned_runs(config, Path.cwd()), resources))
+    resources, specs = _checked(config, Path.cwd())
+    print(preview(config, specs, resources))
     return DONE
+
+
+def _checked(config: Config, cwd: Path) -> tuple[Resources, list[RunSpec]]:
+    """Resources and runs, each possible here: UserError for what the launcher or a run cannot have, before anything is written."""
+    resources = read_resources(config.launcher)
+    specs = planning.planned_runs(config, cwd)
+    slot_pools({Group.of(spec.setup) for spec in specs}, resources)
+    return resources, specs
+
+
+def _prepared(config: Config) -> RootDir:
+    """The root, made where it is missing, and what tracking needs. A database elsewhere comes first: a wrong one leaves no root."""
+    is_inside = str(config.tracking["uri"]).startswith(f"sqlite:///{config.root}/")
+    if not is_inside:
+        prepare(config.tracking)
+    root = open_root(config.root, create=True)
+    if is_inside:
+        prepare(config.tracking)
+    return root
 
 
 def _status(config: Config) -> int:

@@ -12,7 +12,7 @@ import secrets
 import signal
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -20,12 +20,13 @@ from accum_sweeps.jobs.board import Board
 from accum_sweeps.jobs.dispatcher import DispatchResult, FailedRun, Inline
 from accum_sweeps.jobs.heartbeat import STOPPING
 from accum_sweeps.jobs.local import Local
-from accum_sweeps.jobs.order import REUSE, Group, WorkOrder, groups
+from accum_sweeps.jobs.order import Group, WorkOrder, groups, slot_pools
 from accum_sweeps.jobs.resources import Resources
-from accum_sweeps.jobs.slots import SlotPool, slot_pool
+from accum_sweeps.jobs.slots import SlotPool
 from accum_sweeps.jobs.supervise import supervise
 from accum_sweeps.jobs.worker import THREAD_VARIABLES, WorkEnd
 from accum_sweeps.plan.errors import ConfigError, one_of
+from accum_sweeps.plan.names import REUSE
 from accum_sweeps.record.store import RootDir
 from accum_sweeps.record.sweep import Plan, SweepDir
 
@@ -45,15 +46,17 @@ def dispatch(
     reuse: str = "strict",
     on_progress: Callable[[Board], None] = lambda board: None,
     engine: str = "accum_sweeps.jobs.engine",
+    facts: Mapping[str, str] | None = None,
 ) -> DispatchResult:
     """Have all runs of ``plan`` done that are not done yet, and stay until that is so.
 
     SIGINT, SIGTERM and SIGHUP stop the workers, which save what they have; a second one kills them. ``on_progress`` is called
-    often and should decide for itself when to draw. Raises UserError (no such GPU, too many slots) before anything starts.
+    often and should decide for itself when to draw. ``facts`` on this command (command, git_commit) are recorded with each attempt
+    that it starts. Raises UserError (no such GPU, too many slots) before anything starts.
     """
     if reuse not in REUSE:
         raise ConfigError("reuse", reuse, one_of(reuse, REUSE))
-    pools = {group: slot_pool(resources, group.device, group.threads) for group in groups(plan)}
+    pools = slot_pools(groups(plan), resources)
     order = WorkOrder(
         root=str(root.path.resolve()),
         sweep=sweep.name,
@@ -66,6 +69,7 @@ def dispatch(
         reuse=reuse,
         engine=engine,
         sys_path=tuple(entry or str(Path.cwd()) for entry in sys.path),
+        facts=dict(facts or {}),
     )
     if resources.kind == "inline":
         return Inline(root, sweep, plan, order, pools, on_progress).run()

@@ -60,7 +60,7 @@ class Dispatcher:
     ) -> None:
         self.root, self.sweep, self.plan, self.order, self.pools = root, sweep, plan, order, pools
         self.board = Board(root, plan)
-        self.scan = Scan(root, plan, self.board, order.reuse)
+        self.scan = Scan(root, plan, self.board, order)
         self.progress = on_progress
         self.stop = Stop()
         self.signals = 0

@@ -1,14 +1,14 @@
 """What a worker is told: paths and numbers only, so that it costs the same for ten runs and for a hundred thousand."""
 
 import os
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
 
 from accum_sweeps.jobs.resources import Resources
-from accum_sweeps.jobs.slots import SlotPool
+from accum_sweeps.jobs.slots import SlotPool, slot_pool
+from accum_sweeps.plan.spec import Setup
 from accum_sweeps.record.state import is_alive
 from accum_sweeps.record.sweep import Plan, PlannedRun
-
-REUSE = ("strict", "warn", "any")
 
 
 @dataclass(frozen=True)
@@ -19,6 +19,19 @@ class Group:
     threads: int
     deterministic: bool
 
+    @classmethod
+    def of(cls, setup: Setup) -> "Group":
+        """The group of a setup's runs."""
+        return cls(setup.device, setup.threads, setup.deterministic)
+
+
+def slot_pools(wanted: Iterable[Group], resources: Resources) -> dict[Group, SlotPool]:
+    """The slots of each group.
+
+    Raises UserError where no GPU is found and ConfigError where more slots are asked for than there are.
+    """
+    return {group: slot_pool(resources, group.device, group.threads) for group in wanted}
+
 
 def groups(plan: Plan) -> dict[Group, list[PlannedRun]]:
     """The plan's runs by group, in the order in which they shall start.
@@ -26,7 +39,7 @@ def groups(plan: Plan) -> dict[Group, list[PlannedRun]]:
     All setups and arms of a seed come together: arms that are compared run near in time, and every setup has a first
     result early.
     """
-    of_setup = [Group(setup.device, setup.threads, setup.deterministic) for setup in plan.setups]
+    of_setup = [Group.of(setup) for setup in plan.setups]
     seeds: dict[int, int] = {}
     for run in plan.runs:
         seeds.setdefault(run.seed, len(seeds))
@@ -41,7 +54,7 @@ class WorkOrder:
     """One worker's order. ``dispatch`` names the command that gave it, ``name`` the worker's journal.
 
     ``dispatcher`` is (pid, start time) of a process on this machine whose death ends the work; None where nobody waits.
-    ``engine`` is the module that computes (see jobs.engine).
+    ``engine`` is the module that computes (see jobs.engine). ``facts`` on the command are recorded with each attempt.
     """
 
     root: str
@@ -56,6 +69,7 @@ class WorkOrder:
     dispatcher: tuple[int, int] | None = None
     engine: str = "accum_sweeps.jobs.engine"
     sys_path: tuple[str, ...] = ()
+    facts: Mapping[str, str] = field(default_factory=dict)
     job: str = ""
     log: str = ""
     incarnation: int = 0

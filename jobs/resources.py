@@ -20,8 +20,10 @@ class Resources:
     heartbeat_s: float = setting("seconds between two signs of life of a claim", default=5.0, at_least=0.05)
     expiry_s: float = setting("seconds without a sign of life after which a claim may be taken over", default=60.0, above=0)
     max_attempts: int = setting("attempts of a run, within one command, that may end failed or lost", default=2, at_least=1)
-    checkpoint_every: int = setting("optimizer steps between checkpoints; 0 = only when stopped", default=0, at_least=0)
-    run_limit_min: float | None = setting("minutes an attempt of a run may take; null = no limit", default=None, above=0)
+    checkpoint_every: int = setting("optimizer steps between checkpoints; 0 = only when stopped", default=100, at_least=0)
+    run_limit_min: float | None = setting(
+        "minutes an attempt of a run may take before it is stopped and counts as failed; null = none", default=None, above=0
+    )
     runs_per_job: int = setting("runs a worker takes before it makes room for a new one; 0 = no bound", default=0, at_least=0)
     stop_grace_s: float = setting("seconds a stopped run has to write its checkpoint", default=30.0, above=0)
 

@@ -9,7 +9,7 @@ from typing import Any
 from accum_sweeps.jobs.board import SETTLED, Board
 from accum_sweeps.jobs.choice import finished_in
 from accum_sweeps.jobs.damage import set_aside, set_aside_if_damaged
-from accum_sweeps.jobs.order import Group, groups
+from accum_sweeps.jobs.order import Group, WorkOrder, groups
 from accum_sweeps.record.state import RunState, file_system_now, run_state
 from accum_sweeps.record.store import RootDir
 from accum_sweeps.record.sweep import Plan, PlannedRun
@@ -24,8 +24,9 @@ class Scan:
     has named its environment, whatever is done anywhere counts as done, but one worker is wanted to find out.
     """
 
-    def __init__(self, root: RootDir, plan: Plan, board: Board, reuse: str) -> None:
-        self.root, self.plan, self.board, self.reuse = root, plan, board, reuse
+    def __init__(self, root: RootDir, plan: Plan, board: Board, order: WorkOrder) -> None:
+        self.root, self.plan, self.board, self.reuse = root, plan, board, order.reuse
+        self.dispatch = order.dispatch
         self.groups = groups(plan)
         self.group_of = {run.run_id: group for group, runs in self.groups.items() for run in runs}
         self.env_of: dict[Group, str] = {}
@@ -85,7 +86,7 @@ class Scan:
         if event["event"] != "environment" or self.env_of.get(group) == event["env_id"]:
             return False
         self.env_of[group] = event["env_id"]
-        elsewhere = [run.run_id for run in self.groups[group] if self._is_only_elsewhere(run.run_id, event["env_id"])]
+        elsewhere = [run.run_id for run in self.groups[group] if self._was_only_elsewhere(run.run_id, event["env_id"])]
         if not elsewhere or self.reuse == "any":
             return False
         if self.reuse == "warn":
@@ -97,13 +98,14 @@ class Scan:
                 self.board.status[run_id] = "planned"
         return True
 
-    def _is_only_elsewhere(self, run_id: str, env_id: str) -> bool:
-        """Whether the run is done, but not in this environment."""
+    def _was_only_elsewhere(self, run_id: str, env_id: str) -> bool:
+        """Whether the run was done when this command began, but not in this environment."""
         if env_id in self.done_in.get(run_id, [env_id]):
             return False
         state = run_state(self.root, run_id)  # so far only the environment of the newest attempt was looked at
         self._note_environments(state, finished_in(self.root, state))
-        return env_id not in self.done_in[run_id]
+        is_ours = state.claim.get("dispatch") == self.dispatch  # by a worker faster than what it says about itself
+        return is_ours or env_id not in self.done_in[run_id]
 
     def open_runs(self, group: Group) -> int:
         """Runs of the group for which a worker is wanted."""

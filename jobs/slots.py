@@ -36,14 +36,25 @@ def slot_pool(resources: Resources, device: str, threads: int) -> SlotPool:
 
 def _gpu_pool(slots: object) -> SlotPool:
     if isinstance(slots, tuple):
+        _refuse_hidden(slots)
         return SlotPool("gpu", slots, 1, len(slots))
     found = visible_gpus(os.environ)
     if not found:
         raise UserError(
             "device=cuda: no GPU found (CUDA_VISIBLE_DEVICES is empty or nvidia-smi lists none).\n"
-            "  Use device=cpu, or name the ids: launcher.slots=[0,1]"
+            "  Use device=cpu, or unset CUDA_VISIBLE_DEVICES and name the ids: launcher.slots=[0,1]"
         )
     return SlotPool("gpu", found, 1, _count(slots, len(found), f"{len(found)} GPUs are visible"))
+
+
+def _refuse_hidden(slots: tuple[str, ...]) -> None:
+    """ConfigError for ids that CUDA_VISIBLE_DEVICES, where it is set, leaves out: who set it gave the others away."""
+    if "CUDA_VISIBLE_DEVICES" not in os.environ:
+        return
+    visible = visible_gpus(os.environ)
+    if hidden := [item for item in slots if item not in visible]:
+        shown = ", ".join(visible) or "no GPU"
+        raise ConfigError("launcher.slots", list(slots), f"GPU {hidden[0]} is not usable here; CUDA_VISIBLE_DEVICES shows {shown}")
 
 
 def _core_pool(slots: object, threads: int) -> SlotPool:

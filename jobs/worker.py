@@ -233,7 +233,6 @@ class _Worker:
         limits = self.engine.limits(
             resources.run_limit_s, stop=self.stop, checkpoint_every=resources.checkpoint_every, on_step=lambda record: self._watch()
         )
-        facts = {"host": os.uname().nodename, "pid": os.getpid(), "slot": self.slot.label, "sweep": self.order.sweep}
-        facts |= {key: self.plan.header[key] for key in ("command", "git_commit") if key in self.plan.header}
+        facts = {"host": os.uname().nodename, "pid": os.getpid(), "slot": self.slot.label, "sweep": self.order.sweep, **self.order.facts}
         outcome = str(self.engine.execute(self.plan.spec(run), run_dir, claim.attempt, self.environment, limits, **facts))
         return outcome, read_tail(run_dir.events_path(claim.attempt), claim.attempt).message if outcome == "failed" else ""

@@ -2,6 +2,7 @@
 
 import functools
 import importlib.resources
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,9 +16,11 @@ from omegaconf.errors import OmegaConfBaseException
 
 from accum_sweeps.plan.axes import parse_axis
 from accum_sweeps.plan.cells import suggestion
+from accum_sweeps.plan.definition import GRID_KEYS, axis_names
 from accum_sweeps.plan.errors import ConfigError, UserError, one_of
 from accum_sweeps.plan.overrides import CommandLine
 from accum_sweeps.plan.parts import KINDS
+from accum_sweeps.plan.spec import RUN_KEYS, SETUP_KEYS
 
 MODULE = "accum_sweeps.conf"
 # Groups with a default in config.yaml; any other one (grid, a user's own) has to be appended with +.
@@ -88,6 +91,19 @@ class Composer:
             return self.base.values
         return self._composed(choices).values
 
+    @functools.cached_property
+    def _lines(self) -> tuple[str, ...]:
+        """The overrides for Hydra: without those of the grid's axes, as an axis may be for some options only."""
+        settings = {key for key in self._command.values if key.partition(".")[0] in (*SETUP_KEYS, *RUN_KEYS)}
+        if not settings or self._command.removes_all:
+            return self._command.lines
+        grid_lines = [line for line in self._command.lines if re.match(rf"[+~]*({'|'.join(GRID_KEYS)})\b", line)]
+        try:
+            axes = axis_names(self._compose(self._command.choices, grid_lines).values)
+        except UserError:
+            return self._command.lines  # what is wrong is said when everything is composed
+        return self._command.lines_without(axes - set(self._command.removed))
+
     def _first_options(self) -> dict[str, str]:
         try:
             values = self._compose(self._command.choices, ()).values
@@ -104,7 +120,7 @@ class Composer:
         if key not in self._cache:
             chosen = {**self._command.choices, **choices}
             try:
-                self._cache[key] = self._compose(chosen, self._command.lines)
+                self._cache[key] = self._compose(chosen, self._lines)
             except UserError:
                 self._explain(chosen, choices)
                 raise

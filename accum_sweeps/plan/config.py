@@ -1,7 +1,6 @@
 """A command line -> Config: the one place where Hydra's values become the product's own, typed and checked."""
 
 import os
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,11 +13,11 @@ from accum_sweeps.plan.compose import Composer, find_groups
 from accum_sweeps.plan.definition import GRID_KEYS, Edits, make_grid
 from accum_sweeps.plan.errors import ConfigError, one_of
 from accum_sweeps.plan.grid import Grid
+from accum_sweeps.plan.names import REUSE, check_sweep_name
 from accum_sweeps.plan.overrides import CommandLine, parse, translate_multirun
 from accum_sweeps.plan.spec import RUN_KEYS, SETUP_KEYS
 
 ACTIONS = ("run", "plan", "status", "report", "sync", "cancel", "list", "prune")
-REUSE = ("strict", "warn", "any")
 SERVICE_KEYS = ("action", "root", "sweep", "reuse", "analysis", "launcher", "tracking")
 NO_AXES = ("launcher", "tracking", "grid")  # groups that decide no number
 
@@ -135,10 +134,7 @@ def _root(value: Any) -> Path:
 
 
 def _sweep(value: Any, grid_name: str | None) -> str:
-    name = str(value) if value is not None else grid_name or "default"
-    if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}", name):
-        raise ConfigError("sweep", value, "must be a folder name: letters, digits, . _ - (at most 100, the first a letter or digit)")
-    return name
+    return check_sweep_name(str(value) if value is not None else grid_name or "default")
 
 
 def _reference(values: Any, grid: Grid) -> int | None:

@@ -28,7 +28,10 @@ GRID_KEYS = (*BLOCK_KEYS, "grids")
 
 @dataclass(frozen=True, kw_only=True)
 class Edits:
-    """What the command line changes: axes replaced or added, removed, or fixed to one value."""
+    """What the command line changes: axes replaced or added, removed, or fixed to one value.
+
+    A fixed value of a key (not of a group) that is an axis is set by the grid alone: the configuration does not hold it.
+    """
 
     axes: Mapping[str, Any] = field(default_factory=dict)
     removed: tuple[str, ...] = ()
@@ -45,13 +48,21 @@ def make_grid(definition: Mapping[str, Any], compose: Compose, groups: Mapping[s
     Raises ConfigError for all that can be seen without expanding: forms, unknown axes and options, empty axes, repeated
     values, conditions that name what is not there.
     """
-    maker = _Maker(groups, edits or Edits())
+    maker = _Maker(groups, edits or Edits(), axis_names(definition))
     blocks = [*maker.loops(definition), *maker.extras(definition.get("extra") or [], "extra")]
     for block in blocks:
         maker.check(block)
     maker.tell()
     plain = {key: definition[key] for key in GRID_KEYS if definition.get(key)}
     return Grid(blocks=tuple(blocks), compose=compose, groups=groups, definition=plain, notices=tuple(maker.notices))
+
+
+def axis_names(definition: Mapping[str, Any]) -> set[str]:
+    """Names of the axes of a plain definition and of its sub-grids, extra cells left aside; forms are not checked."""
+    grids = definition.get("grids")
+    parts = [definition, *(grids.values() if isinstance(grids, Mapping) else ())]
+    axes = [part["axes"] for part in parts if isinstance(part, Mapping) and isinstance(part.get("axes"), Mapping)]
+    return {str(name) for names in axes for name in names}
 
 
 def merge_axes(axes: Mapping[str, Axis], new: Mapping[str, Axis]) -> dict[str, Axis]:
@@ -68,9 +79,12 @@ def merge_axes(axes: Mapping[str, Axis], new: Mapping[str, Axis]) -> dict[str, A
 class _Maker:
     """Makes the blocks of one definition and collects what is to be told about the command line's changes."""
 
-    def __init__(self, groups: Mapping[str, Sequence[str]], edits: Edits) -> None:
+    def __init__(self, groups: Mapping[str, Sequence[str]], edits: Edits, names: set[str]) -> None:
         self.groups, self.edits = groups, edits
+        self.fixed = {name: value for name, value in edits.fixed.items() if name in names and name not in edits.removed}
         self.notices: list[str] = []
+        self.in_loops: set[str] = set()
+        self.in_extras: set[str] = set()
         self.before: dict[str, Axis] = {}
 
     def loops(self, definition: Mapping[str, Any]) -> list[Block]:
@@ -100,6 +114,8 @@ class _Maker:
         axes = self.edit(before)
         rules = {key: self.rules(part.get(key) or [], f"{dot}{key}", before, axes) for key in ("exclude", "only")}
         axes = self.drop_void(axes, before, f"{dot}axes")
+        self.in_loops.update(axes)
+        axes = self.add_fixed(axes)
         whens = [axis.when for axis in axes.values() if axis.when]
         return Block(
             name=where,
@@ -132,11 +148,18 @@ class _Maker:
         kept = {}
         for name, axis in axes.items():
             check_rule(axis.when, (before, axes), f"{where}.{name}.when")
-            if self.is_void(axis.when, axes):
-                self.notices.append(f"axis {name} left out: no axis of the command line meets its condition {_words(axis.when)}")
-            else:
+            if not self.is_void(axis.when, axes):
                 kept[name] = axis
+            elif name in self.fixed:
+                kept[name] = Axis(name=name, values=axis.values)  # the command line names it, so it is not left out unsaid
+            else:
+                self.notices.append(f"axis {name} left out: no axis of the command line meets its condition {_words(axis.when)}")
         return kept
+
+    def add_fixed(self, axes: Mapping[str, Axis]) -> dict[str, Axis]:
+        """``axes``, and those that the command line fixed in other blocks: what it sets holds everywhere."""
+        keys = {name: value for name, value in self.fixed.items() if name not in axes and name not in self.groups}
+        return {**axes, **{name: Axis(name=name, values=[value]) for name, value in keys.items()}}
 
     def is_void(self, rule: Rule, axes: Mapping[str, Axis]) -> bool:
         """Whether ``rule`` cannot hold because of what the command line changed."""
@@ -170,13 +193,14 @@ class _Maker:
 
     def extra(self, where: str, axes: Mapping[str, Axis]) -> Block | None:
         """The extra cells; of an axis fixed on the command line only those with that value."""
+        self.in_extras.update(axes)
         fixed = {name: value for name, value in self.edits.fixed.items() if name in axes}
         for name, value in fixed.items():
             if not contains(axes[name].values, value):
                 self.notices.append(f"{where} is left out: it is for {name}={brief(axes[name].values)}, not for {show(value)}")
                 return None
         kept = {name: Axis(name=name, values=[fixed[name]], when=axis.when) if name in fixed else axis for name, axis in axes.items()}
-        return Block(name=where, dimensions=tuple((axis,) for axis in kept.values()))
+        return Block(name=where, dimensions=tuple((axis,) for axis in self.add_fixed(kept).values()))
 
     def check(self, block: Block) -> None:
         dot = block.name + "." if "extra[" in block.name else f"{block.name}.axes." if block.name else "axes."
@@ -202,19 +226,31 @@ class _Maker:
                 raise ConfigError(key, value, f"there is no such option; {one_of(value, self.groups[axis.name])}")
 
     def tell(self) -> None:
-        """Notices on what the command line did; ConfigError for an axis to remove that is not there."""
+        """Notices on what the command line did; ConfigError for what it could not do."""
+        self.refuse_overruled()
         for name in self.edits.removed:
             if name not in self.before:
                 known = one_of(name, self.before) if self.before else "the grid has none"
                 raise ConfigError(f"~axes.{name}", None, f"there is no such axis; {known}")
-            self.notices.append(f"axis {name} removed: it takes the configuration's value")
+            self.notices.append(f"axis {name} removed: it takes the configuration's value{self.extras_note(name)}")
         for name, value in self.edits.fixed.items():
             if name in self.before and name not in self.edits.removed:
                 self.notices.append(f"axis {name} reduced to {show(value)}, as the command line sets it")
         for name, raw in self.edits.axes.items():
             if name in self.before:
                 new = brief(parse_axis(name, raw).values)
-                self.notices.append(f"axis {name} replaced: {brief(self.before[name].values)} -> {new}")
+                self.notices.append(f"axis {name} replaced: {brief(self.before[name].values)} -> {new}{self.extras_note(name)}")
+
+    def extras_note(self, name: str) -> str:
+        return "; extra cells keep their own" if name in self.in_extras else ""
+
+    def refuse_overruled(self) -> None:
+        """ConfigError for a value of the command line that an axis would set again, in whole or in part."""
+        for name, value in self.edits.fixed.items():
+            for axis in sorted(self.in_loops):
+                if prefix_clash([name, axis], self.groups):
+                    hint = f"Give the keys one by one without that of the axis, or drop the axis: '~axes.{axis}'"
+                    raise ConfigError(name, value, f"is set again by the axis {axis}", hint)
 
 
 def _words(rule: Rule) -> str:

@@ -6,7 +6,7 @@ Hydra's grammar is kept, its limits on mappings are not: ``axes=...`` is taken o
 """
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -35,6 +35,10 @@ class CommandLine:
     axes: Mapping[str, Any] = field(default_factory=dict)
     removed: tuple[str, ...] = ()
     removes_all: bool = False
+
+    def lines_without(self, keys: Container[str]) -> tuple[str, ...]:
+        """``lines`` without those that give one of ``keys`` a value."""
+        return tuple(line for line in self.lines if line.startswith("~") or line.lstrip("+").partition("=")[0] not in keys)
 
 
 def parse(overrides: Sequence[str], groups: Mapping[str, Sequence[str]]) -> CommandLine:

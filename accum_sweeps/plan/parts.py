@@ -80,7 +80,7 @@ class AdamW:
     kind: ClassVar[str] = "adamw"
     name: str = setting(NAME_DOC, label=True)
     lr: float = setting("learning rate at the end of the warmup", at_least=0)
-    betas: tuple[float, float] = setting("decay rates of the first and second moment")
+    betas: tuple[float, float] = setting("decay rates of the first and second moment", at_least=0, below=1)
     eps: float = setting("term added to the root of the second moment", at_least=0)
     weight_decay: float = setting("decoupled weight decay per unit of learning rate", at_least=0)
     max_norm: float | None = setting("clip the whole gradient's L2 norm once per optimizer step; null = off", above=0)

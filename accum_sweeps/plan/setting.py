@@ -6,6 +6,7 @@ plain mapping (what OmegaConf hands over) and refuses unknown keys, missing keys
 
 import dataclasses
 import functools
+import sys
 import types
 from collections.abc import Callable, Mapping
 from typing import Any, TypeVar, Union, get_args, get_origin, get_type_hints
@@ -29,7 +30,7 @@ def setting(
     label: bool = False,
     neutral: Any = NOT_SET,
 ) -> Any:
-    """A dataclass field with a line on meaning and unit, and with the values it allows.
+    """A dataclass field with a line on meaning and unit, and with the values it allows; bounds of a tuple hold for its items.
 
     ``label=True`` keeps the field out of a run's identity (names do not change a number). ``neutral`` is for keys
     added after a release: while the key holds this value it is left out of the identity, so that older runs keep theirs.
@@ -79,8 +80,9 @@ def check(key: str, value: Any, hint: Any, metadata: Mapping[str, Any]) -> Any:
     converted = _convert(key, value, hint, metadata["doc"])
     if metadata["choices"] and converted not in metadata["choices"]:
         raise ConfigError(key, value, f"{one_of(value, metadata['choices'])}: {metadata['doc']}")
-    if isinstance(converted, (int, float)) and not isinstance(converted, bool):
-        _check_bounds(key, converted, metadata)
+    for number in converted if isinstance(converted, tuple) else [converted]:
+        if isinstance(number, (int, float)) and not isinstance(number, bool):
+            _check_bounds(key, number, metadata)
     return converted
 
 
@@ -94,10 +96,10 @@ _COMPARE: dict[str, tuple[str, Callable[[float, float], bool]]] = {
 
 def _check_bounds(key: str, value: float, metadata: Mapping[str, Any]) -> None:
     bounds = {name: bound for name, bound in metadata["bounds"].items() if bound is not None}
-    if all(_COMPARE[name][1](value, bound) for name, bound in bounds.items()) and value == value:
+    if all(_COMPARE[name][1](value, bound) for name, bound in bounds.items()):
         return
     words = " and ".join(f"{_COMPARE[name][0]} {bound}" for name, bound in bounds.items())
-    raise ConfigError(key, value, f"must be {words or 'a number'}: {metadata['doc']}")
+    raise ConfigError(key, value, f"must be {words}: {metadata['doc']}")
 
 
 def _convert(key: str, value: Any, hint: Any, doc: str) -> Any:
@@ -122,10 +124,12 @@ def _convert(key: str, value: Any, hint: Any, doc: str) -> Any:
     if origin is not None and issubclass(origin, Mapping):
         if not isinstance(value, Mapping):
             raise refuse("a mapping")
+        _refuse_infinite(key, value, doc)
         return dict(value)
     if hint is float:
         if isinstance(value, bool) or not isinstance(value, (int, float)):
             raise refuse("a number")
+        _refuse_infinite(key, value, doc)
         return float(value)
     if hint is int:
         if isinstance(value, bool) or not isinstance(value, int):
@@ -134,6 +138,18 @@ def _convert(key: str, value: Any, hint: Any, doc: str) -> Any:
     if not isinstance(value, hint):
         raise refuse({bool: "true or false", str: "a word"}.get(hint, hint.__name__))
     return value
+
+
+def _refuse_infinite(key: str, value: Any, doc: str) -> None:
+    """ConfigError for a number, wherever it stands inside ``value``, that no float can hold: a run's identity is JSON."""
+    if isinstance(value, Mapping):
+        for name, item in value.items():
+            _refuse_infinite(f"{key}.{name}", item, doc)
+    elif isinstance(value, (list, tuple)):
+        for number, item in enumerate(value):
+            _refuse_infinite(f"{key}[{number}]", item, doc)
+    elif isinstance(value, (int, float)) and not abs(value) <= sys.float_info.max:
+        raise ConfigError(key, value, f"must be a finite number: {doc}")
 
 
 def document(spec: Any, *, identity: bool) -> dict[str, Any]:

@@ -9,20 +9,18 @@ A plan file is compact (setups once, then one short array a run), because a plan
 
 import functools
 import json
-import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from accum_sweeps.plan.errors import UserError
+from accum_sweeps.plan.labels import run_name
+from accum_sweeps.plan.names import check_sweep_name
 from accum_sweeps.plan.spec import RUN_KEYS, RunSpec, Setup, canonical, make_run, make_setup
 from accum_sweeps.record.events import now_ms
 from accum_sweeps.record.files import create_exclusive, whole_lines, write_text
 from accum_sweeps.record.store import RootDir
-
-NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,79}")
-
 
 PLANNED = ("grid", "definition", "axes", "reference")  # of a plan's header: what makes another plan of the same runs
 
@@ -61,11 +59,7 @@ class Plan:
 
     def run_name(self, run: PlannedRun) -> str:
         """The run in words, as in ``lm-tiny adamw fp32 k=4 s=2 ctl=ulp_weights rep=1``."""
-        streams = {"init": run.seed_init, "data": run.seed_data, "dropout": run.seed_dropout}
-        words = [self.cell_label(run), f"s={run.seed}", *(f"{k}={v}" for k, v in streams.items() if v != run.seed)]
-        words += [f"ctl={run.control}"] if run.control != "none" else []
-        words += [f"rep={run.replicate}"] if run.replicate else []
-        return " ".join(words)
+        return run_name(self.labels[run.setup], run)
 
     @functools.cached_property
     def by_id(self) -> dict[str, PlannedRun]:
@@ -144,9 +138,7 @@ class SweepDir:
 
 def open_sweep(root: RootDir, name: str) -> SweepDir:
     """The sweep ``name`` of ``root``, planned or not; UserError if the name cannot be a folder's."""
-    if not NAME.fullmatch(name):
-        raise UserError(f"sweep={name!r}: a name has 1 to 80 letters, digits, '.', '_' or '-', and starts with a letter or digit.")
-    return SweepDir(root, name)
+    return SweepDir(root, check_sweep_name(name))
 
 
 def sweep_names(root: RootDir) -> list[str]:

@@ -45,7 +45,20 @@ def test_all_runs_are_done_once_and_not_again(tmp_path: Path, fake: Fake, kind: 
     assert {line["threads"] for line in trace(tmp_path / "trace")} == {"1"}
 
 
-def test_no_gpu_is_ever_shared(tmp_path: Path, fake: Fake) -> None:
+@pytest.mark.parametrize("kind", ["local", "inline"])
+def test_an_attempt_names_the_command_that_started_it_not_the_one_that_planned_it(tmp_path: Path, fake: Fake, kind: str) -> None:
+    fake()
+    root, sweep, plan = make_sweep(tmp_path / "root", seeds(1))
+    assert plan.header["command"] == "test"
+    facts = {"command": "the second", "git_commit": "abc"}
+    dispatch(root, sweep, plan, fast(kind=kind), engine=ENGINE, facts=facts)
+    events = root.run_dir(plan.runs[0].run_id, "e" * 12).events_path(1)
+    first = json.loads(events.read_text().splitlines()[0])
+    assert first["event"] == "start" and {key: first[key] for key in facts} == facts
+
+
+def test_no_gpu_is_ever_shared(tmp_path: Path, fake: Fake, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
     fake(trace=tmp_path / "trace", step_s=0.02)
     assert run(tmp_path / "root", seeds(20, device="cuda"), slots=[0, 1]).counts == {"finished": 20}
     spans: dict[str, list[tuple[float, float]]] = defaultdict(list)

@@ -61,7 +61,15 @@ def test_without_the_variable_nvidia_smi_is_asked(tmp_path: Path, monkeypatch: p
         slot_pool(read_resources({}), "cuda", 1)
 
 
-def test_named_gpus_are_believed() -> None:
+def test_named_gpus_are_believed_unless_cuda_hides_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "1,0,GPU-a")
+    assert slot_pool(read_resources({"slots": [0, "GPU-a"]}), "cuda", 1).ids == ("0", "GPU-a")
+    with pytest.raises(ConfigError, match=r"launcher\.slots=\['0', '2'\]: GPU 2 is .* CUDA_VISIBLE_DEVICES shows 1, 0, GPU-a"):
+        slot_pool(read_resources({"slots": [0, 2]}), "cuda", 1)
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+    with pytest.raises(ConfigError, match="shows no GPU"):
+        slot_pool(read_resources({"slots": [0]}), "cuda", 1)
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES")
     assert slot_pool(read_resources({"slots": [0, 1]}), "cuda", 1) == PAIR
 
 

@@ -76,6 +76,34 @@ def test_plain_override_reduces_the_axis_and_says_so() -> None:
     ]
 
 
+def test_plain_override_of_a_conditional_axis_keeps_its_condition() -> None:
+    config = read_config(["+grid=optimizers", "optimizer.eps=1e-4", "axes.seed=[0]"])
+    made = list(config.grid.expand())
+    assert [getattr(run.setup.optimizer, "eps", None) for run in made] == [*[1e-4] * 4, *[None] * 4]
+    assert "axis optimizer.eps reduced to 0.0001, as the command line sets it" in config.notices
+    with pytest.raises(UserError, match=r"^optimizer\.eps=0\.0001: there is no such key for optimizer=sgd"):
+        runs("+grid=optimizers", "optimizer=sgd", "optimizer.eps=1e-4")
+
+
+def test_plain_override_of_a_removed_axis_holds_in_every_run() -> None:
+    made = runs("+grid=optimizers", "axes.seed=[0]", "~axes.optimizer.eps", "optimizer=adamw", "optimizer.eps=1e-3")
+    assert [run.setup.optimizer.eps for run in made] == [1e-3] * 4  # type: ignore[union-attr]
+    assert {run.seed for run in runs("+grid=smoke", "~axes", "seed=7")} == {7}
+
+
+def test_plain_override_of_an_axis_holds_in_sub_grids_and_extra_cells_without_it(tmp_path: Path) -> None:
+    text = """\
+        # @package _global_
+        grids:
+          a: {axes: {accum: [1, 2], steps: [5, 6]}}
+          b: {axes: {steps: [7]}}
+        extra: [{seed: 4, steps: 8}]
+    """
+    folder = write(tmp_path, "grid/mine", re.sub("^ {8}", "", text, flags=re.M))
+    made = list(read_config(["+grid=mine", "accum=4"], [folder]).grid.expand())
+    assert [(run.seed, run.setup.steps, run.accum) for run in made] == [(0, 5, 4), (0, 6, 4), (0, 7, 4), (4, 8, 4)]
+
+
 def test_key_inside_a_group_wins_in_every_cell() -> None:
     made = runs("axes={optimizer:[adamw,sgd],accum:[1,2]}", "optimizer.lr=0.25", "optimizer.warmup_steps=0")
     assert [(r.setup.optimizer.kind, r.setup.optimizer.lr, r.setup.optimizer.warmup_steps) for r in made] == [
@@ -152,7 +180,7 @@ def test_launcher_is_handed_on_as_it_is() -> None:
 def test_every_launcher_setting_has_a_line_in_the_local_preset() -> None:
     launcher = read_config([]).launcher
     assert set(launcher) == set(names(Resources))
-    assert read_resources(launcher).kind == "local"
+    assert read_resources(launcher) == Resources(), "the preset and the defaults without one say the same"
 
 
 def test_launcher_tracking_and_names_change_no_run_id() -> None:
@@ -176,6 +204,11 @@ def test_reference_is_an_arm_of_the_grid() -> None:
         (["sweep=../x"], "sweep='../x': must be a folder name"),
         (["sweep=.hidden"], "sweep='.hidden': must be a folder name"),
         (["sweep=''"], "sweep='': must be a folder name"),
+        ([f"sweep={'x' * 81}"], f"sweep='{'x' * 81}': must be a folder name: 1 to 80 letters"),
+        (
+            ["subject=python", "subject.target=m:C", "subject.args={n:7}", "axes.subject.args.n=[1,2]"],
+            "subject.args={'n': 7}: is set again by the axis subject.args.n\n  Give the keys one by one",
+        ),
         (["root=null"], "root=None: must be the folder of all runs"),
         (["analysis.reference=0"], "analysis.reference=0: must be an accumulation factor"),
         (["analysis.reference=x"], "analysis.reference='x': must be an accumulation factor"),
@@ -217,6 +250,10 @@ def test_bad_configuration_is_refused_at_once(overrides: list[str], words: str) 
             "accum=8: does not divide the batch: global_batch=12 over ranks=1; possible: ",
         ),
         (["~optimizer"], "optimizer=None: is required"),
+        (["optimizer.lr=inf"], "optimizer.lr=inf: must be a finite number: learning rate"),
+        (["axes={optimizer.lr:[nan]}"], "optimizer.lr=nan: must be a finite number"),
+        (["optimizer.betas=[0.9,1.0]"], "optimizer.betas=1.0: must be at least 0 and below 1"),
+        (["subject=python", "subject.target=m:C", "subject.args.a=[1,inf]"], "subject.args.a[1]=inf: must be a finite number"),
     ],
 )
 def test_bad_values_of_runs_are_refused_when_expanded(overrides: list[str], words: str) -> None:

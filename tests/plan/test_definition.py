@@ -124,6 +124,28 @@ def test_extra_cells_follow_a_fixed_value() -> None:
     assert made.notices[0] == "extra[1] is left out: it is for accum=1, not for 8"
 
 
+@pytest.mark.parametrize(
+    ("edits", "notice"),
+    [
+        (Edits(axes={"seed": [9]}), "axis seed replaced: 1,2 -> 9"),
+        (Edits(removed=("seed",)), "axis seed removed: it takes the configuration's value"),
+    ],
+)
+def test_extra_cells_that_keep_their_own_values_are_told(edits: Edits, notice: str) -> None:
+    made = grid(edits, axes={"seed": [1, 2]}, extra=[{"seed": 5, "accum": 2}])
+    assert made.notices == (f"{notice}; extra cells keep their own",)
+    assert cells(made)[-1] == (5, 2)
+    assert grid(edits, axes={"seed": [1, 2]}, extra=[{"accum": 2}]).notices == (notice,)
+
+
+def test_value_inside_or_around_an_axis_is_refused() -> None:
+    axes = {"subject.args.n": [1, 2]}
+    for name, value in {"subject.args": {"n": 7}, "subject.args.n.m": 3}.items():
+        with pytest.raises(ConfigError, match=r"is set again by the axis subject\.args\.n"):
+            grid(Edits(fixed={name: value}), axes=axes)
+    assert len(cells(grid(Edits(fixed={"subject.args": {"n": 7}}, removed=("subject.args.n",)), axes=axes))) == 1
+
+
 def test_edits_reach_every_sub_grid() -> None:
     grids = {"a": {"axes": {"seed": [1, 2]}}, "b": {"axes": {"steps": [5]}}}
     made = grid(Edits(axes={"seed": [7]}, fixed={"accum": 2}), axes={"accum": [1, 2]}, grids=grids)

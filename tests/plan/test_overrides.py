@@ -49,6 +49,11 @@ def test_axes_in_every_spelling(plus: str, text: str, axes: dict[str, Any]) -> N
     assert (line.axes, line.lines, line.values) == (axes, (), {})
 
 
+def test_lines_can_leave_out_keys() -> None:
+    line = parse(["steps=5", "+optimizer.lr=1e-3", "~seed", "optimizer.lr_end=0"], GROUPS)
+    assert line.lines_without({"optimizer.lr", "seed"}) == ("steps=5", "~seed", "optimizer.lr_end=0")
+
+
 def test_all_axes_can_be_removed_and_others_given() -> None:
     line = parse(["~axes", "axes.seed=[1]"], GROUPS)
     assert (line.removes_all, line.removed, line.axes) == (True, (), {"seed": [1]})

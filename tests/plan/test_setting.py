@@ -1,5 +1,6 @@
 """Tests of accum_sweeps.plan.setting."""
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -36,6 +37,7 @@ class Kinds:
     mode: str = setting("a mode", default="fast", choices=("fast", "slow"))
     pair: tuple[float, float] = setting("two numbers", default=(0.0, 1.0))
     many: tuple[int, ...] = setting("numbers", default=())
+    rates: tuple[float, float] = setting("two rates", default=(0.0, 0.5), at_least=0, below=1)
     limit: float | None = setting("a limit", default=None)
     args: Mapping[str, Any] = setting("anything", default={})
 
@@ -73,9 +75,15 @@ def test_values_take_the_declared_type() -> None:
         ({"pair": [1.0]}, "p.pair=[1.0]: must be a list of 2 numbers"),
         ({"many": 3}, "p.many=3: must be a list"),
         ({"many": [1, "x"]}, "p.many='x': must be a whole number"),
+        ({"rates": [0.5, 1.0]}, "p.rates=1.0: must be at least 0 and below 1: two rates"),
+        ({"rates": [-0.1, 0.5]}, "p.rates=-0.1: must be at least 0 and below 1"),
+        ({"pair": [1.0, math.inf]}, "p.pair=inf: must be a finite number: two numbers"),
+        ({"limit": -math.inf}, "p.limit=-inf: must be a finite number"),
+        ({"limit": 10**400}, f"p.limit={10**400}: must be a finite number"),
+        ({"args": {"a": {"b": [1, math.nan]}}}, "p.args.a.b[1]=nan: must be a finite number"),
         ({"limit": "none"}, "p.limit='none': must be a number"),
         ({"args": [1]}, "p.args=[1]: must be a mapping"),
-        ({"cuont": 1}, "p.cuont=1: there is no such key; must be one of args, count, flag, limit, many, mode, pair (did you mean count?)"),
+        ({"cuont": 1}, "p.cuont=1: there is no such key; must be one of args, count, flag, limit, many, mode, pair, rates"),
     ],
 )
 def test_refusal_names_key_value_and_what_is_allowed(values: dict[str, Any], words: str) -> None:

@@ -149,6 +149,19 @@ def test_pruning_deletes_only_what_no_plan_holds_and_only_on_yes(copy: Place) ->
     assert len(acs.load(copy.root.path)) == 4
 
 
+def test_pruning_keeps_what_was_planned_while_it_asked(copy: Place) -> None:
+    copy.type(*SMALL, "axes={seed:[0,1]}")
+    prune = copy.start("action=prune", stdin=subprocess.PIPE)
+    assert prune.stdout is not None
+    while "no sweep's newest plan" not in prune.stdout.readline():
+        pass
+    copy.type(*SMALL, "sweep=other", "axes={seed:[2],accum:[4]}")
+    output, _ = prune.communicate("yes\n", timeout=60)
+    assert prune.returncode == 0 and "deleted 1; kept 1 that changed meanwhile" in output
+    assert len(set(copy.root.path.glob("runs/*/*"))) == 5
+    assert starts(copy.root, "other") == 1, "the run was not deleted below its sweep"
+
+
 def test_a_run_directory_damaged_by_hand_is_named_set_aside_and_run_again(copy: Place) -> None:
     victim = next(copy.root.path.glob("runs/*/*/*/spec.json"))
     victim.write_text("{")
@@ -201,6 +214,9 @@ BAD = [
     (["+grid=smoke", "tracking.uri=ftp://x"], "tracking.uri"),
     (["+grid=smoke", "tracking.uri=sqlite:////etc/passwd"], "/etc/passwd"),
     (["+grid=smoke", "launcher.slots=0"], "launcher.slots"),
+    (["+grid=smoke", "launcher.slots=9999"], "launcher.slots"),
+    (["+grid=smoke", "launcher.slots=9999", "action=plan"], "launcher.slots"),
+    (["+grid=smoke", "optimizer.lr=inf"], "optimizer.lr=inf"),
     (["+grid=smoke", "device=cuda"], "device=cuda"),
     (["+grid=smoke", "reuse=maybe"], "strict"),
     (["sweep=unknown", "action=status"], "root"),
@@ -215,7 +231,7 @@ def test_bad_input_is_one_clear_message_before_anything_starts(tmp_path: Path, a
     place = Place(tmp_path)
     output = place.type(*arguments, code=2)
     assert words in output and "Traceback" not in output and len(output.splitlines()) <= 8
-    assert not (tmp_path / "sweeps/runs").exists()
+    assert not (tmp_path / "sweeps").exists()
 
 
 def test_a_root_of_a_newer_release_and_an_unsuitable_database_are_refused(copy: Place) -> None:

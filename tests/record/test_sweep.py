@@ -77,7 +77,7 @@ def test_a_damaged_plan_is_named(root: RootDir, damage: str) -> None:
 
 @pytest.mark.parametrize("name", ["", "../x", "a/b", ".x", "x" * 81, "a b"])
 def test_names_that_are_no_folder_names_are_refused(root: RootDir, name: str) -> None:
-    with pytest.raises(UserError, match="a name has 1 to 80"):
+    with pytest.raises(UserError, match="must be a folder name: 1 to 80 letters"):
         open_sweep(root, name)
 
 
