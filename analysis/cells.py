@@ -11,10 +11,10 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from accum_sweeps.analysis.outcomes import DONE
 from accum_sweeps.analysis.paired import Floats, mean_of
 from accum_sweeps.plan.errors import UserError, one_of
 from accum_sweeps.plan.spec import SEED_STREAMS
+from accum_sweeps.record.state import DONE
 
 OTHER, NO_VALUE, ABSENT = "other environment", "no value", "absent"
 NEEDED = ("accum", "seed", "status")

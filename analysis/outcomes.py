@@ -5,10 +5,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from accum_sweeps.record.events import Point
-from accum_sweeps.record.state import RunState, run_state
+from accum_sweeps.record.state import DONE, RunState, run_state
 from accum_sweeps.record.store import DamagedRunError, History, RootDir, RunDir
-
-DONE = ("finished", "diverged")
 
 
 @dataclass(kw_only=True, eq=False)

@@ -9,12 +9,12 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from accum_sweeps.analysis.outcomes import DONE, Outcome, read_outcomes
-from accum_sweeps.analysis.table import OUTCOME_COLUMNS, is_setting, typed
+from accum_sweeps.analysis.outcomes import Outcome, read_outcomes
+from accum_sweeps.analysis.table import OUTCOME_COLUMNS, typed
 from accum_sweeps.plan.errors import UserError
 from accum_sweeps.plan.flat import flatten
 from accum_sweeps.plan.spec import SPEC_VERSION, Setup
-from accum_sweeps.record.state import file_system_now
+from accum_sweeps.record.state import DONE, file_system_now, shown_status
 from accum_sweeps.record.store import RootDir
 from accum_sweeps.record.sweep import PlannedRun, SweepDir
 
@@ -113,18 +113,20 @@ class Scan:
 
     def results(self, fresh: Sequence[tuple[int, Mapping[str, Any]]]) -> pd.DataFrame:
         """The results table of the reused rows and of ``fresh``: (position, outcome columns)."""
+        settings = plan_frame(self.planned, self.sweep.name)
         blank = pd.DataFrame({name: [] for name in OUTCOME_COLUMNS}, dtype=object)
         parts = [typed(pd.concat([blank, pd.DataFrame([values for _, values in fresh], dtype=object)]))]
         if self.earlier is not None:
             kept = self.earlier.iloc[[row for _, row in self.reused]]
-            parts.insert(0, kept[[name for name in kept.columns if not is_setting(name)]])
+            parts.insert(0, kept)
+        parts = [part[[name for name in part.columns if name not in settings.columns]] for part in parts]
         outcomes = typed(pd.concat([part for part in parts if len(part)] or parts[:1], ignore_index=True))
         positions = np.array([position for position, _ in itertools.chain(self.reused, fresh)], dtype=np.intp)
-        settings = plan_frame(self.planned, self.sweep.name).take(positions).reset_index(drop=True)
+        settings = settings.take(positions).reset_index(drop=True)
         order = np.argsort(positions, kind="stable")
         frame = pd.concat([settings, outcomes], axis=1).take(order).reset_index(drop=True)
-        if self.sweep.is_cancelled:
-            frame["status"] = frame["status"].where(frame["status"] != "planned", "cancelled")
+        shown = {status: shown_status(status, is_cancelled=self.sweep.is_cancelled) for status in frame["status"].unique()}
+        frame["status"] = frame["status"].map(shown)
         return typed(frame)
 
 

@@ -61,8 +61,8 @@ def _excluded(arms: list[Arm], unit: str) -> list[str]:
     sigmas = [max(abs(arm.in_sigma[1]), abs(arm.in_sigma[2])) for arm in arms]
     words = f"{rounded_up(max(bounds))} {unit}"
     if all(bound == bound for bound in sigmas):
-        words = f"{rounded_up(max(sigmas))} sigma_tot ({words})"
-    return [f"the 95 % intervals exclude shifts beyond {words}"]
+        words = f"{rounded_up(max(sigmas))} sigma_tot as estimated ({words})"
+    return [f"the 95 % intervals, each by itself, exclude shifts beyond {words}"]
 
 
 def _equivalence(code: str, compared: Comparison, unit: str, margin: float | None) -> list[str]:

@@ -19,7 +19,8 @@ def render(results: pd.DataFrame, reference: int | None = None, response: str = 
     """Final loss and paired difference by setup and k, one sentence a setup.
 
     ``results`` is a results table; ``reference``, ``response`` and ``margin`` as in :func:`accum_sweeps.analysis.verdict.verdict`.
-    The intervals are 95 % t intervals of the mean paired difference; sigma_tot is the SD over seeds of the reference arm.
+    The intervals are 95 % t intervals of the mean paired difference, each by itself; sigma_tot is the SD over seeds of the
+    reference arm, and the intervals in its unit take the estimate as known.
     """
     current = _of_newest_plan(results)
     verdicts = verdict(current, response=response, reference=reference, margin=margin)
@@ -44,7 +45,8 @@ def _of_newest_plan(results: pd.DataFrame) -> pd.DataFrame:
 def _legend(verdicts: Verdicts) -> str:
     words = (
         f"{verdicts[0].response} by setup and accumulation factor k: mean over seeds, and mean paired difference from the reference "
-        f"arm (same seed) with its 95 % interval, in {verdicts[0].unit} and in sigma_tot, the SD over seeds of the reference arm."
+        f"arm (same seed) with its 95 % interval, in {verdicts[0].unit} and in sigma_tot, the SD over seeds of the reference arm. "
+        "Each interval is one by itself; those in sigma_tot take its estimate as known."
     )
     return textwrap.fill(words, WIDTH)
 

@@ -115,11 +115,6 @@ def _group_columns(group: str) -> Iterable[Column]:
         yield _column(f"{group}.{name}", hints[name], "; ".join(words), True)
 
 
-def is_setting(name: str) -> bool:
-    """Whether the column follows from the plan alone; all others tell what came of the run."""
-    return name not in OUTCOME_COLUMNS and (name in known_columns() or name.partition(".")[0] in KINDS)
-
-
 def in_order(names: Iterable[str]) -> list[str]:
     """``names`` as the table orders them; columns that this release does not define come after their group, or after the final values."""
     places = {name: place for place, name in enumerate(_ORDER)}

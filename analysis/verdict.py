@@ -14,6 +14,7 @@ from accum_sweeps.analysis.comparison import Arm, Comparison, compare
 from accum_sweeps.analysis.sentences import not_assessable, sentence
 from accum_sweeps.analysis.words import listed
 from accum_sweeps.plan.errors import UserError
+from accum_sweeps.record.state import DONE
 
 MIN_COMPLETE_SEEDS = 3
 CODES = ("not_assessable", "effect", "negligible", "equivalent", "inconclusive")
@@ -104,9 +105,9 @@ def verdict(
     if margin is not None and not 0 < margin < np.inf:
         raise UserError(f"margin={margin!r}: must be above 0 and finite, in the response's unit")
     table, unit = in_unit(results, response)
-    controlled = set(table.loc[table["control"] != "none", "accum"]) if "control" in table else set()
+    controlled = set(table.loc[table["control"] != "none", "setup_id"]) if "control" in table else set()
     return Verdicts(
-        judge(cells, response=response, unit=unit, reference=reference, margin=margin, has_controls=bool(controlled))
+        judge(cells, response=response, unit=unit, reference=reference, margin=margin, has_controls=cells.setup_id in controlled)
         for cells in setups(table, response)
     )
 
@@ -166,7 +167,7 @@ def _gaps(cells: Cells, most: int = 3) -> str:
         f"seed {seed} k={k} {outcome}"
         for seed, outcomes in zip(cells.seeds, cells.outcome, strict=True)
         for k, outcome in zip(cells.accum, outcomes, strict=True)
-        if outcome not in ("finished", "diverged")
+        if outcome not in DONE
     ]
     shown = gaps[:most] + ([f"{len(gaps) - most} more"] if len(gaps) > most else [])
     return f" ({', '.join(shown)})" if shown else ""

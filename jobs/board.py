@@ -6,11 +6,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from accum_sweeps.record.events import read_tail
-from accum_sweeps.record.state import RunState
+from accum_sweeps.record.state import DONE, RunState
 from accum_sweeps.record.store import RootDir
 from accum_sweeps.record.sweep import Plan
-
-SETTLED = ("finished", "diverged")
 
 
 @dataclass
@@ -57,9 +55,9 @@ class Board:
     def settle(self, state: RunState, *, is_done: bool) -> None:
         """Take over what the run's directory says; ``is_done`` where this command counts it as done."""
         if is_done:
-            self.status[state.run_id] = state.status if state.status in SETTLED else "finished"
+            self.status[state.run_id] = state.status if state.status in DONE else "finished"
         else:
-            self.status[state.run_id] = "planned" if state.status in SETTLED else state.status
+            self.status[state.run_id] = "planned" if state.status in DONE else state.status
         if state.status in ("failed", "lost"):
             self.reasons[state.run_id] = state.reason
 

@@ -5,14 +5,14 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from accum_sweeps.record.events import read_tail
-from accum_sweeps.record.state import RunState, file_system_now, read_claim, run_state
+from accum_sweeps.record.state import DONE, RunState, file_system_now, read_claim, run_state
 from accum_sweeps.record.store import RootDir
 from accum_sweeps.record.sweep import PlannedRun
 
 
 def finished_in(root: RootDir, state: RunState) -> list[str]:
     """The environments in which the run was finished (or diverged), as far as the newest attempt in each tells."""
-    return [env_id for env_id in root.environments(state.run_id) if _newest_outcome(root, state.run_id, env_id) in ("finished", "diverged")]
+    return [env_id for env_id in root.environments(state.run_id) if _newest_outcome(root, state.run_id, env_id) in DONE]
 
 
 def _newest_outcome(root: RootDir, run_id: str, env_id: str) -> str | None:

@@ -18,6 +18,7 @@ from accum_sweeps.jobs.order import Group, WorkOrder
 from accum_sweeps.jobs.scan import Scan
 from accum_sweeps.jobs.slots import SlotPool
 from accum_sweeps.jobs.worker import work
+from accum_sweeps.record.state import shown_status
 from accum_sweeps.record.store import RootDir
 from accum_sweeps.record.sweep import Plan, SweepDir
 
@@ -85,9 +86,9 @@ class Dispatcher:
         counts: Counter[str] = Counter()
         failed = []
         for run_id, status in self.board.status.items():
-            unfinished = status in ("planned", "lost", "failed")
-            counts["cancelled" if is_cancelled and unfinished else status] += 1
-            if status in ("failed", "lost"):
+            shown = shown_status(status, is_cancelled=is_cancelled)
+            counts[shown] += 1
+            if shown in ("failed", "lost"):
                 failed.append(self._failed(run_id, status))
         return DispatchResult(
             counts=dict(counts),

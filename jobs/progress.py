@@ -5,7 +5,8 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, TextIO
 
-from accum_sweeps.jobs.board import SETTLED, Board, Running
+from accum_sweeps.jobs.board import Board, Running
+from accum_sweeps.record.state import DONE
 
 if TYPE_CHECKING:
     from rich.live import Live
@@ -101,7 +102,7 @@ def table(board: Board) -> "Table":
 def summary(board: Board) -> str:
     """One line: done of all, what else there is, estimated time left."""
     counts = board.counts()
-    done = sum(counts.get(status, 0) for status in SETTLED)
+    done = sum(counts.get(status, 0) for status in DONE)
     others = [f"{counts[status]} {status}" for status in ("diverged", "running", "failed", "lost") if counts.get(status)]
     left = board.remaining_s() if done < len(board.status) else None
     return ", ".join([f"{done} of {len(board.status)} runs done", *others]) + (f"; about {duration(left)} left" if left is not None else "")

@@ -6,11 +6,11 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from accum_sweeps.jobs.board import SETTLED, Board
+from accum_sweeps.jobs.board import Board
 from accum_sweeps.jobs.choice import finished_in
 from accum_sweeps.jobs.damage import set_aside, set_aside_if_damaged
 from accum_sweeps.jobs.order import Group, WorkOrder, groups
-from accum_sweeps.record.state import RunState, file_system_now, run_state
+from accum_sweeps.record.state import DONE, RunState, file_system_now, run_state
 from accum_sweeps.record.store import RootDir
 from accum_sweeps.record.sweep import Plan, PlannedRun
 
@@ -43,7 +43,7 @@ class Scan:
         """Look at each run that is not known to be done."""
         now = file_system_now(self.root.path)
         for run in self.plan.runs:
-            if self.board.status.get(run.run_id) not in SETTLED:
+            if self.board.status.get(run.run_id) not in DONE:
                 self._look(run.run_id, now)
 
     def some(self) -> None:
@@ -53,7 +53,7 @@ class Scan:
         for run in itertools.islice(self._round, len(self.plan.runs)):
             if time.monotonic() > until:
                 break
-            if run.run_id not in ours and self.board.status[run.run_id] not in SETTLED:
+            if run.run_id not in ours and self.board.status[run.run_id] not in DONE:
                 self._look(run.run_id, now)
 
     def _look(self, run_id: str, now: float) -> None:
@@ -94,7 +94,7 @@ class Scan:
             return False
         self.board.note(f"{len(elsewhere)} runs were done in another environment than this one, {event['env_id']}, and are done again here")
         for run_id in elsewhere:
-            if self.board.status[run_id] in SETTLED:
+            if self.board.status[run_id] in DONE:
                 self.board.status[run_id] = "planned"
         return True
 
@@ -112,7 +112,7 @@ class Scan:
         statuses = [self.board.status[run.run_id] for run in self.groups[group]]
         ours = sum(self.group_of[running.run_id] == group for running in self.board.running.values())
         elsewhere = statuses.count("running") - ours
-        left = sum(status not in SETTLED for status in statuses)
+        left = sum(status not in DONE for status in statuses)
         is_unsure = self.reuse != "any" and group not in self.env_of and any(run.run_id in self.done_in for run in self.groups[group])
         return max(left - max(elsewhere, 0), int(left > 0 or is_unsure))
 

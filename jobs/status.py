@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from accum_sweeps.jobs.choice import finished_in
-from accum_sweeps.record.state import RunState, file_system_now, run_state
+from accum_sweeps.record.state import RunState, file_system_now, run_state, shown_status
 from accum_sweeps.record.sweep import Plan, PlannedRun, SweepDir
 
 
@@ -64,9 +64,7 @@ def sweep_status(sweep: SweepDir, plan: Plan | None = None) -> SweepStatus:
 def _status(state: RunState, *, is_done: bool, is_cancelled: bool) -> str:
     if is_done:
         return state.status if state.is_done else "finished"
-    if is_cancelled and state.status in ("planned", "lost"):
-        return "cancelled"
-    return state.status
+    return shown_status(state.status, is_cancelled=is_cancelled)
 
 
 def _line(sweep: SweepDir, plan: Plan, run: PlannedRun, state: RunState) -> RunLine:

@@ -21,6 +21,7 @@ from accum_sweeps.jobs.slots import Slot
 from accum_sweeps.plan.errors import UserError
 from accum_sweeps.record.events import read_tail
 from accum_sweeps.record.files import is_disk_full
+from accum_sweeps.record.state import DONE
 from accum_sweeps.record.store import open_root
 from accum_sweeps.record.sweep import PlannedRun, open_sweep
 
@@ -169,7 +170,7 @@ class _Worker:
         if claim is None or self._ended_meanwhile(claim, judgement):
             queue.later.append(run)
             return False
-        if self._run(run, claim) not in ("finished", "diverged"):
+        if self._run(run, claim) not in DONE:
             queue.later.append(run)
         return True
 

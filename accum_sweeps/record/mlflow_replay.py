@@ -15,7 +15,7 @@ from accum_sweeps.record.mlflow_database import prepare
 from accum_sweeps.record.mlflow_run import RunReplay, SyncReport, Work
 from accum_sweeps.record.mlflow_sqlite import SqliteTracker, sqlite_path
 from accum_sweeps.record.mlflow_tracker import DeletedRunError, RefusedError, Tracker, UnknownRunError, UnreachableError
-from accum_sweeps.record.state import RunState, file_system_now, run_state
+from accum_sweeps.record.state import RunState, file_system_now, run_state, shown_status
 from accum_sweeps.record.store import RootDir
 from accum_sweeps.record.sweep import SweepDir
 
@@ -250,4 +250,4 @@ class Pass:
             self.report.damaged.append(f"{name}: {error}")
 
     def _in_sweep(self, status: str) -> str:
-        return "cancelled" if status == "planned" and self.is_cancelled else status
+        return shown_status(status, is_cancelled=self.is_cancelled)

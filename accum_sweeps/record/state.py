@@ -18,6 +18,7 @@ from accum_sweeps.record.events import Attempt, read_tail
 from accum_sweeps.record.store import RootDir
 
 STATUSES = ("planned", "running", "finished", "diverged", "failed", "lost", "cancelled")
+DONE = ("finished", "diverged")  # nothing more is to be run
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -37,7 +38,7 @@ class RunState:
     @property
     def is_done(self) -> bool:
         """Whether nothing more is to be run."""
-        return self.status in ("finished", "diverged")
+        return self.status in DONE
 
 
 def run_state(root: RootDir, run_id: str, *, now: float | None = None) -> RunState:
@@ -57,7 +58,7 @@ def run_state(root: RootDir, run_id: str, *, now: float | None = None) -> RunSta
         "step": attempt.step,
         "outcome": attempt.outcome,
     }
-    if attempt.outcome in ("finished", "diverged"):
+    if attempt.outcome in DONE:
         return RunState(**known, status=attempt.outcome, final=attempt.final)
     if attempt.outcome == "failed":
         return RunState(**known, status="failed", reason=attempt.message)
@@ -65,6 +66,11 @@ def run_state(root: RootDir, run_id: str, *, now: float | None = None) -> RunSta
         return RunState(**known, status="planned", reason=attempt.message)
     reason = why_lost(folder, number, claim, now)
     return RunState(**known, status="lost" if reason else "running", reason=reason)
+
+
+def shown_status(status: str, *, is_cancelled: bool) -> str:
+    """What a sweep's table, status and MLflow say of a run with this status: cancelled where the sweep is and nobody goes on with it."""
+    return "cancelled" if is_cancelled and status in ("planned", "lost") else status
 
 
 def outcomes(root: RootDir, run_id: str) -> dict[str, str | None]:

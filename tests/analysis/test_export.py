@@ -52,6 +52,15 @@ def test_tables_hold_results_and_points(sweep: SweepDir) -> None:
         assert all(field.metadata[b"meaning"] for field in schema)
 
 
+def test_values_named_like_a_config_group_stay_in_the_table(sweep: SweepDir) -> None:
+    finish(sweep.root, SPECS[3], {"eval_loss_final": 2.0, "model.norm_out_final": 0.5, "data.seconds_final": 3.0, "model.norm": 7.0})
+    for _ in range(2):  # the second table is built on the first
+        results = write_tables(sweep).results
+        assert results.columns.is_unique
+        assert results[["model.norm_out_final", "data.seconds_final"]].to_numpy(dtype=float)[3].tolist() == [0.5, 3.0]
+        assert set(results["model.norm"]) == {"rmsnorm"}, "a setting keeps its column"
+
+
 def test_what_is_done_is_not_read_again(sweep: SweepDir, reads: list[str]) -> None:
     first = write_tables(sweep)
     assert reads == [spec.run_id for spec in SPECS]

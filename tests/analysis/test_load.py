@@ -12,7 +12,7 @@ from accum_sweeps.analysis.load import DamagedRunWarning, load, trajectories
 from accum_sweeps.analysis.table import known_columns
 from accum_sweeps.analysis.verdict import verdict
 from accum_sweeps.plan.errors import UserError
-from tests.analysis.roots import ENV, OTHER_ENV, finish, plan, start
+from tests.analysis.roots import ENV, OTHER_ENV, claim, finish, plan, start
 from tests.specs import make_spec
 
 SPECS = [make_spec(seed=seed, accum=k) for seed in range(3) for k in (1, 4)]
@@ -44,7 +44,7 @@ def test_dtypes_do_not_depend_on_what_is_there(tmp_path: Path) -> None:
 
 
 def test_every_status_is_a_row(tmp_path: Path) -> None:
-    specs = [make_spec(seed=seed) for seed in range(5)]
+    specs = [make_spec(seed=seed) for seed in range(6)]
     sweep = plan(tmp_path, specs)
     finish(sweep.root, specs[0], 2.0)
     finish(sweep.root, specs[1], {"diverged_step": 2}, status="diverged", losses=[1.0, float("nan")])
@@ -52,13 +52,14 @@ def test_every_status_is_a_row(tmp_path: Path) -> None:
     start(sweep.root, specs[3], [1.0])
     with sweep.root.run_dir(specs[3].run_id, ENV).writer(1) as writer:
         writer.failed(1, "ValueError: no")
+    claim(sweep.root, specs[4], pid_start=1)
     frame = load(tmp_path)
-    assert frame["status"].tolist() == ["finished", "diverged", "running", "failed", "planned"]
-    assert frame["diverged_step"].tolist() == [pd.NA, 2, pd.NA, pd.NA, pd.NA]
-    assert frame["error"].isna().tolist() == [True, True, True, False, True] and frame["error"][3] == "ValueError: no"
-    assert frame["env_id"].isna().tolist() == [False] * 4 + [True]
+    assert frame["status"].tolist() == ["finished", "diverged", "running", "failed", "lost", "planned"]
+    assert frame["diverged_step"].tolist() == [pd.NA, 2, pd.NA, pd.NA, pd.NA, pd.NA]
+    assert frame["error"].isna().tolist() == [True, True, True, False, False, True] and frame["error"][3] == "ValueError: no"
+    assert frame["env_id"].isna().tolist() == [False] * 5 + [True]
     sweep.set_cancelled(True)
-    assert load(tmp_path)["status"].tolist() == ["finished", "diverged", "running", "failed", "cancelled"]
+    assert load(tmp_path)["status"].tolist() == ["finished", "diverged", "running", "failed", "cancelled", "cancelled"]
 
 
 def test_a_run_done_in_two_environments_has_two_rows(tmp_path: Path) -> None:

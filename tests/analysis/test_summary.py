@@ -27,8 +27,8 @@ def test_the_whole_text_of_a_small_sweep() -> None:
         "   2     5  2.014     0.00000  [-0.00048, +0.00048]         0.000  [-0.018, +0.018]",
         "  16     5  2.014           0                [0, 0]             0            [0, 0]",
         "  -> exactly the value of k=1 at k=16 in all 5 pairs of runs; no shift detected at k=2; the 95 %",
-        "     intervals exclude shifts beyond 0.018 sigma_tot (0.00049 nats); equivalence not judged (no",
-        "     margin); rounding not assessed (no controls)",
+        "     intervals, each by itself, exclude shifts beyond 0.018 sigma_tot as estimated (0.00049 nats);",
+        "     equivalence not judged (no margin); rounding not assessed (no controls)",
     ]
 
 

@@ -3,7 +3,7 @@
 import pandas as pd
 import pytest
 
-from accum_sweeps.analysis.table import describe, in_order, is_setting, known_columns, markdown, typed
+from accum_sweeps.analysis.table import describe, in_order, known_columns, markdown, typed
 from accum_sweeps.plan.parts import KINDS
 from accum_sweeps.record.metrics import FINAL_UNITS
 
@@ -79,8 +79,3 @@ def test_text_without_arrow_or_as_object_is_the_same_table() -> None:
 def test_unknown_columns_come_after_their_group_or_the_final_values() -> None:
     names = ["error", "acc_final", "subject.args.b", "model", "subject", "device", "wall_s"]
     assert in_order(names) == ["subject", "subject.args.b", "model", "wall_s", "acc_final", "device", "error"]
-
-
-def test_settings_and_outcomes_are_told_apart() -> None:
-    assert is_setting("accum") and is_setting("subject.args.depth") and is_setting("setup")
-    assert not is_setting("status") and not is_setting("eval_loss_final") and not is_setting("acc_final") and not is_setting("env_id")

@@ -28,8 +28,8 @@ def arms(**shifts: float) -> pd.DataFrame:
 def test_no_shift_is_inconclusive_and_says_what_is_excluded() -> None:
     found = judged(arms(k2=0.0, k4=0.0))
     assert found.code == "inconclusive"
-    assert found.sentence.startswith("no shift detected at k=2 and 4; the 95 % intervals exclude shifts beyond ")
-    assert "sigma_tot (" in found.sentence and "nats)" in found.sentence
+    assert found.sentence.startswith("no shift detected at k=2 and 4; the 95 % intervals, each by itself, exclude shifts beyond ")
+    assert "sigma_tot as estimated (" in found.sentence and "nats)" in found.sentence
     assert found.sentence.endswith("equivalence not judged (no margin); rounding not assessed (no controls)")
 
 
@@ -139,6 +139,13 @@ def test_controls_in_the_table_are_not_taken_for_missing() -> None:
     frame = pd.concat([arms(k2=0.0).assign(control="none"), arms(k2=0.5).assign(control="regroup")])
     found = judged(frame)
     assert found.code == "inconclusive" and found.sentence.endswith("rounding not assessed")
+
+
+def test_controls_of_one_setup_are_not_those_of_another() -> None:
+    controls = arms(k2=0.5).assign(control="regroup", setup="other", setup_id="other")
+    runs = arms(k2=0.0).assign(control="none")
+    plain, other = verdict(pd.concat([runs, runs.assign(setup="other", setup_id="other"), controls]))
+    assert plain.sentence.endswith("rounding not assessed (no controls)") and other.sentence.endswith("rounding not assessed")
 
 
 def test_mixed_environments_are_said() -> None:

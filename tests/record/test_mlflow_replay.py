@@ -278,6 +278,17 @@ def test_runs_of_an_older_plan_stay_and_those_never_started_are_not_counted(swee
     assert "2 runs: 1 finished, 1 planned" in children(sweep.database)[""]["tags"]["mlflow.note.content"]
 
 
+def test_a_cancelled_sweep_is_told_as_the_status_tells_it(sweep: Sweep) -> None:
+    sweep.log(sweep.specs[0])
+    sweep.log(sweep.specs[1], end="failed")
+    sweep.log(sweep.specs[2], end=None, is_alive=False)
+    sweep.dir.set_cancelled(True)
+    sweep.sync()
+    found = children(sweep.database)
+    assert [found[spec.run_id]["tags"]["status"] for spec in sweep.specs[:3]] == ["finished", "failed", "cancelled"]
+    assert "4 runs: 1 finished, 1 failed, 2 cancelled" in found[""]["tags"]["mlflow.note.content"]
+
+
 def test_files_are_kept_with_the_sweep(sweep: Sweep, tmp_path: Path) -> None:
     (tmp_path / "report.html").write_text("<p>")
     report = sweep.sync(files=[tmp_path / "report.html", tmp_path / "missing.csv"])

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from accum_sweeps.record.state import boot_id, file_system_now, is_alive, process_start, run_state
+from accum_sweeps.record.state import STATUSES, boot_id, file_system_now, is_alive, process_start, run_state, shown_status
 from accum_sweeps.record.store import RootDir, open_root
 from tests.specs import make_spec
 
@@ -60,6 +60,15 @@ def test_an_outcome_decides_whatever_the_owner_does(root: RootDir, outcome: str)
     assert state.status == {"released": "planned"}.get(outcome, outcome)
     assert state.reason == {"failed": "ValueError: no", "released": "interrupted"}.get(outcome, "")
     assert state.is_done == (outcome in ("finished", "diverged"))
+
+
+def test_a_cancelled_sweep_shows_as_cancelled_what_nobody_works_on() -> None:
+    shown = {status: shown_status(status, is_cancelled=True) for status in STATUSES}
+    assert {status for status, word in shown.items() if word == "cancelled"} == {"planned", "lost", "cancelled"}
+    assert {status: word for status, word in shown.items() if word != "cancelled"} == {
+        status: status for status in ("running", "finished", "diverged", "failed")
+    }
+    assert [shown_status(status, is_cancelled=False) for status in STATUSES] == list(STATUSES)
 
 
 def test_a_dead_process_on_this_machine_is_lost_at_once(root: RootDir) -> None:
