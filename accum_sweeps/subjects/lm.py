@@ -69,15 +69,21 @@ class LanguageModelTask:
 
         Computed in float32, or float64 where the logits are.
         """
-        logits = model(micro_batch.inputs)
-        logits = logits.to(torch.promote_types(logits.dtype, torch.float32)).flatten(0, 1)
-        return cross_entropy(logits, micro_batch.targets.flatten(), ignore_index=IGNORED, reduction="sum"), micro_batch.terms
+        return self._cross_entropy(model, micro_batch, "sum"), micro_batch.terms
 
     def evaluate(self, model: torch.nn.Module) -> Mapping[str, float]:
-        """``eval_loss``: nats per target token over the evaluation rows."""
-        losses = [self.loss(model, micro_batch) for micro_batch in self._evaluation_rows()]
-        total = torch.stack([loss.double() for loss, _ in losses]).sum()
-        return {EVAL_LOSS: float(total) / sum(terms for _, terms in losses)}
+        """``eval_loss``: nats per target token over the evaluation rows.
+
+        Summed in float64: a float32 sum would round away differences that are larger than those of the losses themselves.
+        """
+        rows = self._evaluation_rows()
+        sums = [self._cross_entropy(model, micro_batch, "none").double().sum() for micro_batch in rows]
+        return {EVAL_LOSS: float(torch.stack(sums).sum()) / sum(micro_batch.terms for micro_batch in rows)}
+
+    def _cross_entropy(self, model: torch.nn.Module, micro_batch: MicroBatch, reduction: str) -> Tensor:
+        logits = model(micro_batch.inputs)
+        logits = logits.to(torch.promote_types(logits.dtype, torch.float32)).flatten(0, 1)
+        return cross_entropy(logits, micro_batch.targets.flatten(), ignore_index=IGNORED, reduction=reduction)
 
     def _evaluation_rows(self) -> list[MicroBatch]:
         if not self._evaluation:
