@@ -35,7 +35,9 @@ def test_no_text_holds_the_path_of_somebodys_home() -> None:
     assert found == []
 
 
-@pytest.mark.parametrize(("line", "is_home"), [("cd /" + "home/ann/x", True), ("'/" + "Users/ann'", True), ("{root}/root/runs", False)])
+@pytest.mark.parametrize(
+    ("line", "is_home"), [("cd /" + "home/ann/x", True), ("'/" + "Users/ann'", True), ("{root}/" + "root/runs", False)]
+)
 def test_the_search_for_homes_tells_them_from_other_paths(line: str, is_home: bool) -> None:
     assert (HOME.search(line) is not None) == is_home
 
