@@ -15,6 +15,7 @@ from accum_sweeps.plan.config import Config
 from accum_sweeps.plan.spec import RunSpec
 from accum_sweeps.preview import preview
 from accum_sweeps.pruning import prune
+from accum_sweeps.record import events
 from accum_sweeps.record.files import is_disk_full
 from accum_sweeps.record.store import RootDir, open_root
 from accum_sweeps.record.sweep import Plan, SweepDir, open_sweep, sweep_names
@@ -130,8 +131,8 @@ def _list(config: Config) -> int:
     for name in sweep_names(root):
         sweep = open_sweep(root, name)
         plan, status = sweep.read_plan(), sweep_status(sweep)
-        done = sum(status.counts.get(key, 0) for key in ("finished", "diverged"))
-        others = ", ".join(f"{n} {key}" for key, n in status.counts.items() if key not in ("finished", "diverged"))
+        done = sum(status.counts.get(key, 0) for key in events.DONE)
+        others = ", ".join(f"{n} {key}" for key, n in status.counts.items() if key not in events.DONE)
         rows.append((name, str(len(plan.runs)), str(done), others or "-", str(plan.header.get("command", ""))))
     print(f"root {root.path}")
     print(aligned(rows) if len(rows) > 1 else "No sweep is planned here. Start one with +grid=NAME.")
@@ -180,7 +181,7 @@ def _closing(sweep: SweepDir, result: DispatchResult) -> str:
 def _status_text(sweep: SweepDir, status: SweepStatus) -> str:
     counts = ", ".join(f"{number} {key}" for key, number in status.counts.items())
     lines = [f"sweep {sweep.name}: {counts}" + (" (cancelled)" if status.is_cancelled else ""), f"root  {sweep.root.path}"]
-    kinds = [key for key in ("finished", "diverged", "running", "planned", "failed", "lost", "cancelled") if key in status.counts]
+    kinds = [key for key in (*events.DONE, "running", "planned", "failed", "lost", "cancelled") if key in status.counts]
     lines.append(aligned([("setup", *kinds), *((label, *(str(n.get(key, 0)) for key in kinds)) for label, n in status.by_setup.items())]))
     for run in status.lines:
         lines.append(f"{run.status}: {run.name}  attempt {run.attempt}, step {run.step}/{run.steps}, {run.host} job {run.job}")

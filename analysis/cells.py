@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from accum_sweeps.analysis.paired import Floats, mean_of
 from accum_sweeps.plan.errors import UserError, one_of
 from accum_sweeps.plan.spec import SEED_STREAMS
-from accum_sweeps.record.state import DONE
+from accum_sweeps.record.events import DONE
 
 OTHER, NO_VALUE, ABSENT = "other environment", "no value", "absent"
 NEEDED = ("accum", "seed", "status")

@@ -4,8 +4,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
-from accum_sweeps.record.events import Point
-from accum_sweeps.record.state import DONE, RunState, run_state
+from accum_sweeps.record.events import DONE, Point
+from accum_sweeps.record.state import RunState, run_state
 from accum_sweeps.record.store import DamagedRunError, History, RootDir, RunDir
 
 

@@ -14,7 +14,8 @@ from accum_sweeps.analysis.table import OUTCOME_COLUMNS, typed
 from accum_sweeps.plan.errors import UserError
 from accum_sweeps.plan.flat import flatten
 from accum_sweeps.plan.spec import SPEC_VERSION, Setup
-from accum_sweeps.record.state import DONE, file_system_now, shown_status
+from accum_sweeps.record.events import DONE
+from accum_sweeps.record.state import file_system_now, shown_status
 from accum_sweeps.record.store import RootDir
 from accum_sweeps.record.sweep import PlannedRun, SweepDir
 

@@ -14,7 +14,7 @@ from accum_sweeps.analysis.comparison import Arm, Comparison, compare
 from accum_sweeps.analysis.sentences import not_assessable, sentence
 from accum_sweeps.analysis.words import listed
 from accum_sweeps.plan.errors import UserError
-from accum_sweeps.record.state import DONE
+from accum_sweeps.record.events import DONE
 
 MIN_COMPLETE_SEEDS = 3
 CODES = ("not_assessable", "effect", "negligible", "equivalent", "inconclusive")

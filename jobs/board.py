@@ -5,8 +5,8 @@ import time
 from dataclasses import dataclass, field
 from typing import Any
 
-from accum_sweeps.record.events import read_tail
-from accum_sweeps.record.state import DONE, RunState
+from accum_sweeps.record.events import DONE, read_tail
+from accum_sweeps.record.state import RunState
 from accum_sweeps.record.store import RootDir
 from accum_sweeps.record.sweep import Plan
 

@@ -4,8 +4,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from accum_sweeps.record.events import read_tail
-from accum_sweeps.record.state import DONE, RunState, file_system_now, read_claim, run_state
+from accum_sweeps.record.events import DONE, read_tail
+from accum_sweeps.record.state import RunState, file_system_now, read_claim, run_state
 from accum_sweeps.record.store import RootDir
 from accum_sweeps.record.sweep import PlannedRun
 

@@ -6,7 +6,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, TextIO
 
 from accum_sweeps.jobs.board import Board, Running
-from accum_sweeps.record.state import DONE
+from accum_sweeps.record.events import DONE
 
 if TYPE_CHECKING:
     from rich.live import Live

@@ -10,7 +10,8 @@ from accum_sweeps.jobs.board import Board
 from accum_sweeps.jobs.choice import finished_in
 from accum_sweeps.jobs.damage import set_aside, set_aside_if_damaged
 from accum_sweeps.jobs.order import Group, WorkOrder, groups
-from accum_sweeps.record.state import DONE, RunState, file_system_now, run_state
+from accum_sweeps.record.events import DONE
+from accum_sweeps.record.state import RunState, file_system_now, run_state
 from accum_sweeps.record.store import RootDir
 from accum_sweeps.record.sweep import Plan, PlannedRun
 

@@ -19,9 +19,8 @@ from accum_sweeps.jobs.journal import Journal
 from accum_sweeps.jobs.order import WorkOrder, groups
 from accum_sweeps.jobs.slots import Slot
 from accum_sweeps.plan.errors import UserError
-from accum_sweeps.record.events import read_tail
+from accum_sweeps.record.events import DONE, read_tail
 from accum_sweeps.record.files import is_disk_full
-from accum_sweeps.record.state import DONE
 from accum_sweeps.record.store import open_root
 from accum_sweeps.record.sweep import PlannedRun, open_sweep
 

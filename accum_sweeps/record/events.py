@@ -13,7 +13,7 @@ from typing import Any, Self
 
 from accum_sweeps.record.files import whole_lines
 
-OUTCOMES = ("finished", "diverged", "failed", "released")
+DONE = ("finished", "diverged")  # outcomes after which nothing more is to be run
 FLUSH_S = 0.5
 
 

@@ -14,11 +14,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from accum_sweeps.record.events import Attempt, read_tail
+from accum_sweeps.record.events import DONE, Attempt, read_tail
 from accum_sweeps.record.store import RootDir
 
-STATUSES = ("planned", "running", "finished", "diverged", "failed", "lost", "cancelled")
-DONE = ("finished", "diverged")  # nothing more is to be run
+STATUSES = ("planned", "running", *DONE, "failed", "lost", "cancelled")
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -18,7 +18,7 @@ from typing import Any
 
 from accum_sweeps.plan.errors import UserError
 from accum_sweeps.plan.spec import RunSpec, canonical, from_dict
-from accum_sweeps.record.events import Attempt, EventWriter, Point, read_attempt
+from accum_sweeps.record.events import DONE, Attempt, EventWriter, Point, read_attempt
 from accum_sweeps.record.files import create_exclusive
 
 LAYOUT_VERSION = 1
@@ -170,7 +170,7 @@ class History:
     @property
     def is_finished(self) -> bool:
         """Whether the run needs no further attempt."""
-        return self.outcome in ("finished", "diverged")
+        return self.outcome in DONE
 
     def chain(self, number: int, until: int | None = None) -> list[tuple[Attempt, int | None]]:
         """The attempts that count for attempt ``number`` up to step ``until``, oldest first, each with its last step that counts."""
