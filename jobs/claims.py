@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from accum_sweeps.record.files import create_exclusive
-from accum_sweeps.record.state import boot_id, process_start
+from accum_sweeps.record.state import boot_id, newest_claim, process_start
 from accum_sweeps.record.store import RootDir
 
 
@@ -48,11 +48,15 @@ class Claim:
 def take(root: RootDir, run_id: str, after: int, content: dict[str, Any]) -> Claim | None:
     """Claim the attempt that follows attempt ``after``, found over; None if another worker was first.
 
-    ``content`` goes into the claim's file beside attempt, host and process.
+    ``content`` goes into the claim's file beside attempt, host and process; its ``env_id`` names the environment.
     """
     folder = root.run_folder(run_id)
     folder.mkdir(parents=True, exist_ok=True)
-    claim = Claim(folder, run_id, after + 1)
+    written = max(root.run_dir(run_id, content["env_id"]).attempts(), default=0)
+    if written > after and newest_claim(folder) > after:
+        return None
+    # Event files without a claim: somebody deleted claims. Their numbers are used up all the same.
+    claim = Claim(folder, run_id, max(after, written) + 1)
     text = json.dumps({**content, **process_facts(os.getpid()), "attempt": claim.attempt})
     # Not synced: a power cut ends the owner as well, and an empty claim is as good as a dead owner's.
     return claim if create_exclusive(claim.path, text + "\n", sync=False) else None

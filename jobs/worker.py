@@ -163,9 +163,7 @@ class _Worker:
             return False
         if not self.holds_slot and not self._acquire():
             return False
-        # Event files without a claim: somebody deleted claims. Their numbers are used up all the same.
-        newest = max(self.root.run_dir(run.run_id, self.env_id).attempts(), default=0)
-        claim = take(self.root, run.run_id, max(judgement.state.attempt, newest), self._claim_content())
+        claim = take(self.root, run.run_id, judgement.state.attempt, self._claim_content())
         if claim is None or self._ended_meanwhile(claim, judgement):
             queue.later.append(run)
             return False

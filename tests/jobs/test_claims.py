@@ -7,6 +7,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -14,7 +15,7 @@ from accum_sweeps.jobs.claims import Claim, mark_lost, take
 from accum_sweeps.record.state import file_system_now, run_state
 from accum_sweeps.record.store import RootDir, open_root
 
-CONTENT = {"owner": "w", "env_id": "e" * 12, "dispatch": "d", "expiry_s": 30.0}
+CONTENT: dict[str, Any] = {"owner": "w", "env_id": "e" * 12, "dispatch": "d", "expiry_s": 30.0}
 RUN = "ab" + "0" * 18
 
 
@@ -61,6 +62,19 @@ def test_a_stale_claim_is_taken_over_exactly_once(root: RootDir) -> None:
         os.utime(claim.path, (old, old))
         assert run_state(root, run).status == "lost"
     assert sorted(race(root, run_ids(60), after=1)) == run_ids(60)
+
+
+@pytest.mark.parametrize("meanwhile", [1, 2, 3])
+def test_who_looked_before_others_went_on_takes_nothing(root: RootDir, meanwhile: int) -> None:
+    """Others took and wrote further attempts between this worker's look at the run and its claim."""
+    for number in range(1 + meanwhile):
+        claim = take(root, RUN, number, CONTENT)
+        assert claim is not None
+        path = root.run_dir(RUN, CONTENT["env_id"]).events_path(claim.attempt)
+        path.parent.mkdir(exist_ok=True)
+        path.write_text("{}\n")
+    assert take(root, RUN, 1, CONTENT) is None
+    assert {path.name for path in root.run_folder(RUN).glob("claim.*")} == {f"claim.{n}" for n in range(1, 2 + meanwhile)}
 
 
 def test_a_claim_says_who_has_it_and_nothing_else_is_left(root: RootDir) -> None:
