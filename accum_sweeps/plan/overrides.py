@@ -46,6 +46,7 @@ def parse(overrides: Sequence[str], groups: Mapping[str, Sequence[str]]) -> Comm
 
     Raises ConfigError or UserError for what is not an override, sweeps by comma, unknown options, keys given twice.
     """
+    _refuse_bare_words(overrides, groups)
     parsed = [_parse(text) for text in overrides]
     refuse_sweeps([o for o in parsed if not _is_axes(o)], groups)
     _refuse_repeats(parsed)
@@ -72,6 +73,16 @@ def parse(overrides: Sequence[str], groups: Mapping[str, Sequence[str]]) -> Comm
     _refuse_both(choices, axes)
     names = tuple(name for name in removed if name)
     return CommandLine(choices=choices, values=values, lines=tuple(lines), axes=axes, removed=names, removes_all="" in removed)
+
+
+def _refuse_bare_words(overrides: Sequence[str], groups: Mapping[str, Sequence[str]]) -> None:
+    """UserError for a name without its key, such as ``adamw``, with what it could have meant."""
+    for text in overrides:
+        word = text.lstrip("+")
+        if re.fullmatch(r"[\w.-]+", word):
+            found = {("+grid" if group == "grid" else group): options for group, options in groups.items() if word in options}
+            known = [f"{key}={word}" for key in sorted(found)] or ["+grid=NAME"]
+            raise UserError(f"{text!r} is not key=value\n  Did you mean {' or '.join(known)}?")
 
 
 def refuse_sweeps(overrides: Iterable[Override], groups: Mapping[str, Sequence[str]]) -> None:
