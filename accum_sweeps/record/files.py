@@ -59,6 +59,11 @@ def create_exclusive(path: Path, text: str, *, sync: bool = True) -> bool:
         part.unlink(missing_ok=True)
 
 
+def cache_folder() -> Path:
+    """Where this user keeps what can be made again, for all roots; it need not exist."""
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "accum_sweeps"
+
+
 def sync_folder(folder: Path) -> None:
     """Make renames in ``folder`` durable; some file systems cannot, which is no error."""
     with contextlib.suppress(OSError):

@@ -22,7 +22,7 @@ from urllib.parse import quote
 
 from accum_sweeps.plan.errors import ConfigError, UserError
 from accum_sweeps.plan.tracking import check_uri, without_password
-from accum_sweeps.record.files import write_atomic
+from accum_sweeps.record.files import cache_folder, write_atomic
 from accum_sweeps.record.mlflow_cursor import exclusive
 from accum_sweeps.record.mlflow_sqlite import add_experiment, is_understood, sqlite_path
 from accum_sweeps.record.mlflow_tracker import environment
@@ -99,8 +99,7 @@ def _create_database(path: Path) -> None:
 
 def _pattern() -> Path:
     """Where an empty database of the installed MLflow's schema is kept."""
-    cache = os.environ.get("XDG_CACHE_HOME") or str(Path.home() / ".cache")
-    return Path(cache) / "accum_sweeps" / f"mlflow-{'-'.join(sorted(installed_revisions()[0]))}.db"
+    return cache_folder() / f"mlflow-{'-'.join(sorted(installed_revisions()[0]))}.db"
 
 
 def _copy(pattern: Path, part: Path) -> bool:

@@ -3,19 +3,25 @@
 The dispatcher imports no torch and none of the user's code: a process of its own loads and checks a hook.
 """
 
+import contextlib
 import dataclasses
 import functools
+import hashlib
 import json
 import os
 import shutil
 import subprocess
 import sys
+import sysconfig
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
 from accum_sweeps.plan.errors import ConfigError, UserError
 from accum_sweeps.plan.parts import CommandHook, LanguageModel, PythonHook, Subject
+from accum_sweeps.plan.spec import canonical
+from accum_sweeps.record.files import cache_folder, write_text
+from accum_sweeps.subjects import hook_check, sources
 from accum_sweeps.subjects.hook_check import HookError, check_arguments
 from accum_sweeps.subjects.sources import PACKAGE, code_hash, source_files
 
@@ -65,8 +71,31 @@ def _check_hook(part: PythonHook, files: dict[str, Path], cwd: Path) -> None:
 
 
 @functools.cache
-def _load(target: str, cwd: Path, _code_hash: str) -> dict[str, Any]:
-    """What ``hook_check.main`` says of the class; once for each state of its files, as importing it may take seconds."""
+def _load(target: str, cwd: Path, code_hash: str) -> dict[str, Any]:
+    """What ``hook_check.main`` says of the class.
+
+    Asked once for each state of its files and of the environment, as importing it may take seconds; a good answer is
+    kept in the user's cache, for the next command.
+    """
+    installed = [Path(sysconfig.get_path(name)).stat().st_mtime_ns for name in ("purelib", "platlib")]
+    state = [target, str(cwd), code_hash, sys.executable, sys.version, os.environ.get("PYTHONPATH", ""), installed, _own_state()]
+    kept = cache_folder() / "hooks" / f"{hashlib.sha256(canonical(state).encode()).hexdigest()[:20]}.json"
+    with contextlib.suppress(OSError, ValueError):
+        return dict(json.loads(kept.read_text()))
+    answer = _ask(target, cwd)
+    if "problem" not in answer:
+        with contextlib.suppress(OSError):
+            kept.parent.mkdir(parents=True, exist_ok=True)
+            write_text(kept, json.dumps(answer))
+    return answer
+
+
+def _own_state() -> list[int]:
+    """Of the files that do the checking."""
+    return [path.stat().st_mtime_ns for path in (Path(hook_check.__file__), Path(sources.__file__))]
+
+
+def _ask(target: str, cwd: Path) -> dict[str, Any]:
     # The folder first, as for `python script.py`; this package last, for a clone that is not installed.
     program = f"import sys; sys.path.insert(0, {str(cwd)!r}); sys.path.append({str(PACKAGE.parent)!r})\n"
     program += f"from accum_sweeps.subjects import hook_check; hook_check.main({target!r})"

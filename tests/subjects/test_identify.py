@@ -1,3 +1,4 @@
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -9,6 +10,7 @@ from accum_sweeps.plan.parts import CommandHook, LanguageModel, PythonHook
 from accum_sweeps.subjects.identify import identify, require_unchanged
 from tests.specs import make_spec
 
+REPOSITORY = Path(__file__).parents[2]
 METHODS = "    def build(self, config, seeds): ...\n    def batch(self, step, seed): ...\n    def loss(self, model, samples): ...\n"
 GOOD = "class Setup:\n" + METHODS
 
@@ -34,6 +36,28 @@ def test_editing_the_hooks_file_makes_new_runs(project: Path) -> None:
     assert run_id() == first
     (project / "setup.py").write_text(GOOD + "# another thought\n")
     assert run_id() != first
+
+
+def test_a_class_is_imported_once_for_each_state_of_its_files(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def imports(state: str) -> int:
+        (project / "setup.py").write_text(f"open('imports', 'a').write('x')  # {state}\n" + GOOD)
+        program = (
+            "import sys, pathlib; from accum_sweeps.subjects.identify import identify; from accum_sweeps.plan.parts import PythonHook\n"
+        )
+        program += "identify(PythonHook(name='', target='setup:Setup'), pathlib.Path.cwd())"
+        subprocess.run([sys.executable, "-c", program], cwd=project, check=True, env={**os.environ, "PYTHONPATH": str(REPOSITORY)})
+        return len((project / "imports").read_text())
+
+    assert [imports("first"), imports("first"), imports("second"), imports("first")] == [1, 1, 2, 2]
+    monkeypatch.setenv("XDG_CACHE_HOME", str(project / "imports"))  # a file: nothing can be kept
+    assert imports("first") == 3
+
+
+def test_a_class_that_was_refused_is_looked_at_again(project: Path) -> None:
+    (project / "setup.py").write_text("import other\n" + GOOD)
+    assert "No module named 'other'" in message(hook(), project)
+    (project / "other.py").write_text("")
+    assert identify(hook(), project).code_hash
 
 
 def test_a_built_in_subject_needs_nothing() -> None:

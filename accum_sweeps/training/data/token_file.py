@@ -3,13 +3,13 @@
 import contextlib
 import hashlib
 import json
-import os
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from accum_sweeps.plan.errors import ConfigError
+from accum_sweeps.record.files import cache_folder, write_text
 from accum_sweeps.training.data.rows import Tokens
 
 _CHUNK = 1 << 24  # ids read at a time
@@ -34,7 +34,7 @@ def content(path: Path, tokens: Tokens) -> tuple[str, int]:
     """(hash, largest id) of the file. Computed once, then remembered for this path, size and time of change."""
     stat = path.stat()
     state = {"path": str(path.resolve()), "size": stat.st_size, "mtime_ns": stat.st_mtime_ns, "integer": tokens.dtype.name}
-    memory = _cache_folder() / (hashlib.sha256(json.dumps(state).encode()).hexdigest()[:32] + ".json")
+    memory = cache_folder() / "token_files" / (hashlib.sha256(json.dumps(state).encode()).hexdigest()[:32] + ".json")
     with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
         known = json.loads(memory.read_text())
         return str(known["hash"]), int(known["largest"])
@@ -47,14 +47,8 @@ def content(path: Path, tokens: Tokens) -> tuple[str, int]:
     return digest.hexdigest(), largest
 
 
-def _cache_folder() -> Path:
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "accum_sweeps" / "token_files"
-
-
 def _remember(memory: Path, known: dict[str, Any]) -> None:
     # A home that cannot be written to costs time at the next start, nothing else.
     with contextlib.suppress(OSError):
         memory.parent.mkdir(parents=True, exist_ok=True)
-        beside = memory.with_name(f"{memory.name}.{os.getpid()}.tmp")
-        beside.write_text(json.dumps(known))
-        beside.replace(memory)
+        write_text(memory, json.dumps(known))
