@@ -17,6 +17,7 @@ from accum_sweeps.plan.spec import RunSpec, Setup
 from accum_sweeps.plan.tracking import without_password
 from accum_sweeps.record.state import RunState, file_system_now, run_state
 from accum_sweeps.record.store import DamagedRunError, RootDir
+from accum_sweeps.subjects.identify import BUILT_IN
 from accum_sweeps.subjects.identify import identify as identify_subject
 from accum_sweeps.training.data.corpus import identify as identify_data
 
@@ -70,8 +71,10 @@ def header(config: Config, cwd: Path) -> dict[str, Any]:
         "definition": dict(config.grid.definition),
         "axes": config.grid.axes,
         "reference": config.reference,
+        "compare": list(config.compare),
+        "page": config.page,
         "cwd": str(cwd),
-        "git_commit": git_commit(Path(__file__).parent) if config.base["subject"]["kind"] == "lm" else git_commit(cwd),
+        "git_commit": git_commit(Path(__file__).parent) if config.base["subject"]["kind"] in BUILT_IN else git_commit(cwd),
     }
 
 

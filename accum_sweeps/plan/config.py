@@ -13,12 +13,14 @@ from accum_sweeps.plan.compose import Composer, find_groups
 from accum_sweeps.plan.definition import GRID_KEYS, Edits, make_grid
 from accum_sweeps.plan.errors import ConfigError, one_of
 from accum_sweeps.plan.grid import Grid
-from accum_sweeps.plan.names import REUSE, check_sweep_name
+from accum_sweeps.plan.names import PAGES, REUSE, check_sweep_name
 from accum_sweeps.plan.overrides import CommandLine, parse, translate_multirun
+from accum_sweeps.plan.pairs import read_pairs
 from accum_sweeps.plan.spec import RUN_KEYS, SETUP_KEYS
 
 ACTIONS = ("run", "plan", "status", "report", "sync", "cancel", "list", "prune")
 SERVICE_KEYS = ("action", "root", "sweep", "reuse", "analysis", "launcher", "tracking")
+ANALYSIS_KEYS = ("reference", "compare", "page")
 NO_AXES = ("launcher", "tracking", "grid")  # groups that decide no number
 
 
@@ -26,7 +28,8 @@ NO_AXES = ("launcher", "tracking", "grid")  # groups that decide no number
 class Config:
     """One command, checked. ``launcher`` holds plain values that the launcher itself checks.
 
-    ``root`` is absolute. ``reference`` is the reference arm's accumulation factor, None for the smallest. ``tracking``
+    ``root`` is absolute. ``reference`` is the reference arm's accumulation factor, None for the smallest. ``compare``
+    holds pairs of cells, each {left, right} with values of keys; ``page`` is the study that a page is written for. ``tracking``
     is {kind, uri, experiment} with an absolute URI (None for kind none). ``base`` is the specification before any axis,
     as plain nested values; keys that are still to be given are left out. ``notices`` are to be printed.
     """
@@ -36,6 +39,8 @@ class Config:
     sweep: str
     reuse: str
     reference: int | None
+    compare: tuple[Mapping[str, Any], ...]
+    page: str | None
     launcher: Mapping[str, Any]
     tracking: Mapping[str, Any]
     base: Mapping[str, Any]
@@ -47,10 +52,13 @@ class Config:
     def to_dict(self) -> dict[str, Any]:
         """The configuration as plain values under the keys of the command line, the command line's axes included."""
         service = {"action": self.action, "root": str(self.root), "sweep": self.sweep, "reuse": self.reuse}
-        places = {"analysis": {"reference": self.reference}, "launcher": dict(self.launcher), "tracking": dict(self.tracking)}
+        places = {"analysis": self._analysis(), "launcher": dict(self.launcher), "tracking": dict(self.tracking)}
         grid = self.grid.definition
         axes = {} if "grids" in grid else {"axes": self.grid.axes}
         return {**service, **places, **self.base, **grid, **axes}
+
+    def _analysis(self) -> dict[str, Any]:
+        return {"reference": self.reference, "compare": list(self.compare), "page": self.page}
 
     def to_yaml(self) -> str:
         """:meth:`to_dict` as YAML."""
@@ -68,6 +76,7 @@ def read_config(overrides: Sequence[str], config_dirs: Sequence[Path] = ()) -> C
     values, grid_name = composer.base.values, composer.base.choices.get("grid")
     _check_keys(values)
     root = _root(values["root"])
+    analysis = _analysis(values["analysis"])
     run_groups = {name: options for name, options in groups.items() if name not in NO_AXES}
     grid = _grid(values, composer, run_groups, command)
     return Config(
@@ -75,7 +84,9 @@ def read_config(overrides: Sequence[str], config_dirs: Sequence[Path] = ()) -> C
         root=root,
         sweep=_sweep(values["sweep"], grid_name),
         reuse=_choice("reuse", values["reuse"], REUSE),
-        reference=_reference(values["analysis"], grid),
+        reference=_reference(analysis, grid),
+        compare=read_pairs(analysis.get("compare")),
+        page=None if analysis.get("page") is None else _choice("analysis.page", analysis["page"], PAGES),
         launcher=_mapping("launcher", values["launcher"]),
         tracking=tracking.resolve(_mapping("tracking", values["tracking"]), root),
         base=_specification(values),
@@ -137,11 +148,15 @@ def _sweep(value: Any, grid_name: str | None) -> str:
     return check_sweep_name(str(value) if value is not None else grid_name or "default")
 
 
-def _reference(values: Any, grid: Grid) -> int | None:
+def _analysis(values: Any) -> dict[str, Any]:
     analysis = _mapping("analysis", values)
     for key in analysis:
-        if key != "reference":
-            raise ConfigError(f"analysis.{key}", analysis[key], f"there is no such key; {one_of(key, ['reference'])}")
+        if key not in ANALYSIS_KEYS:
+            raise ConfigError(f"analysis.{key}", analysis[key], f"there is no such key; {one_of(key, ANALYSIS_KEYS)}")
+    return analysis
+
+
+def _reference(analysis: Mapping[str, Any], grid: Grid) -> int | None:
     reference = analysis.get("reference")
     if reference is None:
         return None

@@ -1,9 +1,12 @@
-"""What configuration, records and jobs have to agree on: the names that a sweep can have, and the rules of reuse."""
+"""What configuration, records and jobs have to agree on: the names that a sweep
+can have, the studies, the rules of reuse.
+"""
 
 import re
 
 from accum_sweeps.plan.errors import ConfigError
 
+PAGES = ("open_lm", "gradcache")  # studies that a page can be written for
 REUSE = ("strict", "warn", "any")  # whether runs that were done in another environment are done again or taken
 LONGEST_NAME = 80
 _SWEEP = re.compile(rf"[A-Za-z0-9][A-Za-z0-9._-]{{0,{LONGEST_NAME - 1}}}")

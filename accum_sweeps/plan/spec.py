@@ -13,15 +13,17 @@ from dataclasses import dataclass
 from typing import Any
 
 from accum_sweeps.plan.errors import ConfigError, one_of
-from accum_sweeps.plan.parts import KINDS, Data, Decoder, LanguageModel, Model, Optimizer, Sgd, Subject
+from accum_sweeps.plan.parts import KINDS, Data, Model, Optimizer, Subject
 from accum_sweeps.plan.setting import document, read, setting
+from accum_sweeps.plan.together import check_run, check_setup
 
 SPEC_VERSION = 1
-DTYPES = ("fp64", "fp32", "bf16", "amp_bf16")
+DTYPES = ("fp64", "fp32", "tf32", "tf32_emulated", "bf16", "fp16", "amp_bf16", "amp_fp16")
 ACCUMULATORS = ("param", "bf16", "fp32", "fp64")
 CONTROLS = ("none", "regroup", "order", "permute", "ulp_weights", "ulp_grads")
 FAULTS = ("none",)
 DEVICES = ("cpu", "cuda")
+MEASURES = ("training", "one_step")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -36,13 +38,22 @@ class Setup:
     dtype: str = setting("precision of weights and arithmetic; amp_* = fp32 weights under autocast", choices=DTYPES)
     accumulator: str = setting("precision of the gradient buffer; param = that of the weights", choices=ACCUMULATORS)
     global_batch: int = setting("samples per optimizer step over all ranks, the same for every k", at_least=1)
-    ranks: int = setting("data-parallel processes of a run", at_least=1, at_most=1)
+    ranks: int = setting("data-parallel processes of a run", at_least=1, at_most=2)
     steps: int = setting("optimizer steps of a run", at_least=1)
     eval_every: int = setting("optimizer steps between evaluations; the last step is always evaluated; 0 = only there", at_least=0)
     probe_steps: tuple[int, ...] = setting("optimizer steps after which the weights are sketched; the last one always is")
     device: str = setting("type of device", choices=DEVICES)
     threads: int = setting("CPU threads of a run", at_least=1)
     deterministic: bool = setting("torch.use_deterministic_algorithms")
+    measure: str = setting(
+        "training, or one_step: one optimizer step with k compared with the same step in one batch", choices=MEASURES, neutral="training"
+    )
+    ema: float | None = setting("decay of an exponential moving average of the weights; null = none", at_least=0, below=1, neutral=None)
+    loss_scale: float = setting(
+        "dtype=amp_fp16: initial factor on the summed loss, adapted by the rule of torch's GradScaler", above=0, neutral=128.0
+    )
+    reduced_precision_reduction: bool = setting("GPUs may add the products of half-precision matrices in half precision", neutral=True)
+    probe_tensors: bool = setting("sketch each tensor by itself too, to tell which tensors differ", neutral=False)
 
     @functools.cached_property
     def identity(self) -> str:
@@ -130,7 +141,7 @@ def make_setup(values: Mapping[str, Any]) -> Setup:
     """The validated Setup of plain nested values (no run keys among them)."""
     parts = {group: _part(group, values[group]) for group in KINDS if group in values}
     setup = read(Setup, {**values, **parts})
-    _check_together(setup)
+    check_setup(setup)
     return setup
 
 
@@ -138,14 +149,7 @@ def make_run(setup: Setup, values: Mapping[str, Any]) -> RunSpec:
     """The validated run of ``setup`` with ``values`` for the run keys."""
     seeds = {stream: values[stream] if values.get(stream) is not None else values.get("seed") for stream in SEED_STREAMS}
     run = read(RunSpec, {"setup": setup, **values, **seeds})
-    ranks_batch, remainder = divmod(setup.global_batch, setup.ranks)
-    if remainder or ranks_batch % run.accum:
-        allowed = ", ".join(str(k) for k in range(1, ranks_batch + 1) if ranks_batch % k == 0)
-        raise ConfigError(
-            "accum",
-            run.accum,
-            f"does not divide the batch: global_batch={setup.global_batch} over ranks={setup.ranks}; possible: {allowed}",
-        )
+    check_run(run)
     return run
 
 
@@ -156,22 +160,6 @@ def _part(group: str, values: Any) -> Any:
     if kind not in KINDS[group]:
         raise ConfigError(f"{group}.kind", kind, one_of(kind, KINDS[group]))
     return read(KINDS[group][kind], {key: value for key, value in values.items() if key != "kind"}, f"{group}.")
-
-
-def _check_together(setup: Setup) -> None:
-    model, optimizer = setup.model, setup.optimizer
-    if isinstance(setup.subject, LanguageModel):
-        for group in ("model", "data"):
-            if getattr(setup, group).kind == "none":
-                raise ConfigError(group, "none", "the subject lm needs one: name a preset")
-    if isinstance(model, Decoder) and model.width % model.heads:
-        raise ConfigError("model.heads", model.heads, f"must divide model.width={model.width}")
-    if isinstance(model, Decoder) and model.positions == "rope" and model.width // model.heads % 2:
-        raise ConfigError("model.heads", model.heads, f"rope needs an even width per head, here {model.width // model.heads}")
-    if isinstance(optimizer, Sgd) and optimizer.nesterov and optimizer.momentum == 0:
-        raise ConfigError("optimizer.nesterov", True, "needs optimizer.momentum above 0")
-    if any(not 1 <= step <= setup.steps for step in setup.probe_steps):
-        raise ConfigError("probe_steps", list(setup.probe_steps), f"must lie between 1 and steps={setup.steps}")
 
 
 def _tagged(setup: Setup, *, identity: bool) -> dict[str, Any]:

@@ -14,12 +14,16 @@ EVAL_LOSS = "eval_loss"
 GRAD_NORM = "grad_norm"
 LR = "lr"
 TOKENS = "tokens"
+EVAL_LOSS_EMA = "eval_loss_ema"
+LOSS_SCALE = "loss_scale"
 
 UNITS: dict[str, str] = {
     TRAIN_LOSS: "nats per target token, mean over the optimizer step's tokens, before the update",
     EVAL_LOSS: "nats per target token on the fixed evaluation set, after the update",
     GRAD_NORM: "L2 norm of the whole gradient before clipping",
     LR: "learning rate of the optimizer step",
+    EVAL_LOSS_EMA: "as eval_loss, of the moving average of the weights",
+    LOSS_SCALE: "factor on the summed loss during the optimizer step (dtype=amp_fp16)",
     TOKENS: "target tokens seen so far",
 }
 

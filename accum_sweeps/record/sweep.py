@@ -22,7 +22,7 @@ from accum_sweeps.record.events import now_ms
 from accum_sweeps.record.files import create_exclusive, whole_lines, write_text
 from accum_sweeps.record.store import RootDir
 
-PLANNED = ("grid", "definition", "axes", "reference")  # of a plan's header: what makes another plan of the same runs
+PLANNED = ("grid", "definition", "axes", "reference", "compare", "page")  # of a plan's header: what makes another plan of the same runs
 
 
 class PlannedRun(NamedTuple):

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from accum_sweeps.plan.errors import ConfigError, UserError
-from accum_sweeps.plan.parts import CommandHook, LanguageModel, PythonHook, Subject
+from accum_sweeps.plan.parts import CommandHook, Contrastive, LanguageModel, PythonHook, Subject
 from accum_sweeps.plan.spec import canonical
 from accum_sweeps.record.files import cache_folder, write_text
 from accum_sweeps.subjects import hook_check, sources
@@ -26,6 +26,7 @@ from accum_sweeps.subjects.hook_check import HookError, check_arguments
 from accum_sweeps.subjects.sources import PACKAGE, code_hash, source_files
 
 Part = TypeVar("Part", bound=Subject)
+BUILT_IN = (LanguageModel.kind, Contrastive.kind)
 SPEC_WORD = "{spec}"
 IMPORT_LIMIT_S = 300.0
 
@@ -35,7 +36,7 @@ def identify(part: Part, cwd: Path) -> Part:
 
     Raises ConfigError when the hook cannot be loaded or lacks a method, the program is not found, or a file is missing.
     """
-    if isinstance(part, LanguageModel):
+    if isinstance(part, LanguageModel | Contrastive):
         return part
     if isinstance(part, CommandHook):
         _check_command(part.argv, cwd)

@@ -9,7 +9,8 @@ from torch import Tensor
 from torch.nn.functional import cross_entropy
 
 from accum_sweeps.plan.errors import UserError
-from accum_sweeps.plan.parts import Decoder, NoData
+from accum_sweeps.plan.parts import Decoder
+from accum_sweeps.plan.parts import Text as TextData
 from accum_sweeps.plan.spec import RunSpec
 from accum_sweeps.record.metrics import EVAL_LOSS
 from accum_sweeps.training import seeding
@@ -36,7 +37,7 @@ class LanguageModelTask:
 
     def __init__(self, spec: RunSpec) -> None:
         model, data = spec.setup.model, spec.setup.data
-        if not isinstance(model, Decoder) or isinstance(data, NoData):
+        if not isinstance(model, Decoder) or not isinstance(data, TextData):
             raise UserError(f"subject=lm needs a model and data; given are model={model.name} and data={data.name}")
         self._spec, self._model, self._data = spec, model, data
         self._corpus = corpus.load(data)
@@ -54,6 +55,14 @@ class LanguageModelTask:
         """The rows of optimizer step ``step``: a function of the corpus, ``seed_data`` and the step alone."""
         rng = seeding.generator("data", self._spec.seed_data, step)
         return sampled(self._corpus.train, self._data.seq_len, self._spec.setup.global_batch, rng)
+
+    def rows(self, step: int) -> int:
+        """The global batch."""
+        return self._spec.setup.global_batch
+
+    def tokens(self, micro_batches: Sequence[MicroBatch], terms: float) -> float:
+        """Target tokens that are not padding."""
+        return float(sum(micro_batch.terms for micro_batch in micro_batches))
 
     def split(self, samples: Batch, parts: Sequence[Rows]) -> list[MicroBatch]:
         """The rows of each part as tensors; all of them padded to ``seq_len``, so that shapes do not depend on the cut."""

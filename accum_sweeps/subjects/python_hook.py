@@ -133,6 +133,14 @@ class HookTask:
             raise HookError(f"batch({step}, {self._spec.seed_data}) gave other samples when it was called again", hint)
         self._is_pure = True
 
+    def rows(self, step: int) -> int:
+        """The global batch."""
+        return self._rows
+
+    def tokens(self, micro_batches: Sequence[Any], terms: float) -> float:
+        """The terms of the user's loss."""
+        return terms
+
     def split(self, samples: Any, parts: Sequence[Rows]) -> list[Any]:
         """The samples of each part, on the run's device, floating-point tensors in the dtype of the weights."""
         return [placed(selected(samples, rows), self._spec.setup.device, self._dtype) for rows in parts]

@@ -19,12 +19,17 @@ def accumulate(
     loss: Callable[[MicroBatch], tuple[Tensor, Tensor | float]],
     *,
     dtype: torch.dtype | None = None,
+    backward: Callable[[Tensor], object] = Tensor.backward,
+    all_reduce: Callable[[Tensor], object] | None = None,
 ) -> tuple[Tensor, Tensor | float]:
     """Leave in every ``p.grad`` the gradient of (sum of all losses) / (number of all terms).
 
     ``loss(micro_batch)`` gives (loss summed over the micro-batch's terms, number of its terms). ``dtype`` is that of the
     buffer in which gradients are summed and divided; None sums in ``p.grad`` itself. Gradients that ``parameters`` hold
     before are dropped. A parameter that no loss depends on keeps ``grad = None``.
+
+    ``backward`` sends a summed loss back; a loss scaler puts its factor in there. ``all_reduce`` adds a tensor up over data-parallel
+    ranks, in place; it is called once per optimizer step and tensor. A missing gradient then counts as zeros, as other ranks may have one.
 
     Returns (sum of losses as a float64 scalar, number of terms); nothing here waits for the device.
     """
@@ -34,7 +39,7 @@ def accumulate(
     drop_gradients(parameters)
     for micro_batch in micro_batches:
         summed, count = loss(micro_batch)
-        summed.backward()  # type: ignore[no-untyped-call]
+        backward(summed)
         losses.append(summed.detach().double())
         terms = terms + (count.double() if isinstance(count, Tensor) else count)  # a count in bf16 would lose terms: 512 + 1 = 512
         if dtype is not None:
@@ -42,10 +47,17 @@ def accumulate(
             drop_gradients(parameters)
     if dtype is None:
         buffers = [p.grad for p in parameters]
+    total = torch.stack(losses).sum()
+    if all_reduce is not None:
+        terms = torch.as_tensor(terms, dtype=torch.float64, device=total.device)
+        summed_up = [torch.zeros_like(p, dtype=dtype) if b is None else b for b, p in zip(buffers, parameters, strict=True)]
+        for tensor in (*summed_up, total, terms):
+            all_reduce(tensor)
+        buffers = [*summed_up]
     _divide([buffer for buffer in buffers if buffer is not None], terms)
     for p, buffer in zip(parameters, buffers, strict=True):
         p.grad = None if buffer is None else buffer.to(p.dtype)
-    return torch.stack(losses).sum(), terms
+    return total, terms
 
 
 def drop_gradients(parameters: Sequence[Tensor]) -> None:

@@ -19,41 +19,49 @@ from accum_sweeps.training.task import Rows, Training
 _INTEGERS = {8: torch.int64, 4: torch.int32, 2: torch.int16}
 
 
-def partition(spec: RunSpec, step: int) -> list[Rows]:
-    """The row numbers of each micro-batch of optimizer step ``step``: ``accum`` parts of equal length.
+def partition(spec: RunSpec, step: int, rows: int | None = None, rank: int = 0) -> list[Rows]:
+    """The row numbers of each micro-batch that ``rank`` sees of the ``rows`` rows of optimizer step ``step``.
 
-    Raises ValueError where ``accum`` does not divide the batch.
+    ``rows`` is the global batch unless given. ``accum`` parts of equal length; in the short last window of an epoch there are
+    fewer parts, and the last one may be short. Raises ValueError where ``accum`` does not divide the global batch.
     """
-    rows = spec.setup.global_batch // spec.setup.ranks
-    if rows % spec.accum:
-        raise ValueError(f"accum={spec.accum} does not divide the {rows} rows of a batch")
+    batch = spec.setup.global_batch
+    if batch % (spec.setup.ranks * spec.accum):
+        raise ValueError(f"accum={spec.accum} does not divide the {batch // spec.setup.ranks} rows of a batch")
+    rows = batch if rows is None else rows
     rng = seeding.generator("control", spec.seed, spec.control, step)
-    return _PARTITIONS.get(spec.control, _plain)(rows, spec.accum, rng)
+    parts = _PARTITIONS.get(spec.control, _plain)(rows, spec.micro_batch, rng)
+    return parts[rank * spec.accum : (rank + 1) * spec.accum]
 
 
-def _plain(rows: int, accum: int, rng: np.random.Generator) -> list[Rows]:
-    return list(np.arange(rows, dtype=np.intp).reshape(accum, -1))
+def _plain(rows: int, size: int, rng: np.random.Generator) -> list[Rows]:
+    return _cut(np.arange(rows, dtype=np.intp), size)
 
 
-def _regroup(rows: int, accum: int, rng: np.random.Generator) -> list[Rows]:
-    plain = _plain(rows, accum, rng)
+def _cut(rows: Rows, size: int) -> list[Rows]:
+    return [rows[start : start + size] for start in range(0, len(rows), size)]
+
+
+def _regroup(rows: int, size: int, rng: np.random.Generator) -> list[Rows]:
+    plain = _plain(rows, size, rng)
     # With one part, or one row to a part, there is no other partition: only the order can differ.
-    view: Callable[[list[Rows]], object] = _members if 1 < accum < rows else _sequence
+    view: Callable[[list[Rows]], object] = _members if 1 < len(plain) < rows else _sequence
     while True:
-        parts = list(rng.permutation(rows).reshape(accum, -1))
+        parts = _cut(rng.permutation(rows), size)
         if rows == 1 or view(parts) != view(plain):
             return parts
 
 
-def _order(rows: int, accum: int, rng: np.random.Generator) -> list[Rows]:
-    plain, order = _plain(rows, accum, rng), _other_permutation(accum, rng)
-    while accum > 2 and (order[2:] == np.arange(2, accum)).all():  # the first two swapped: their sum is the same
-        order = _other_permutation(accum, rng)
+def _order(rows: int, size: int, rng: np.random.Generator) -> list[Rows]:
+    plain = _plain(rows, size, rng)
+    order = _other_permutation(len(plain), rng)
+    while len(plain) > 2 and (order[2:] == np.arange(2, len(plain))).all():  # the first two swapped: their sum is the same
+        order = _other_permutation(len(plain), rng)
     return [plain[i] for i in order]
 
 
-def _permute(rows: int, accum: int, rng: np.random.Generator) -> list[Rows]:
-    return [part[_other_permutation(len(part), rng)] for part in _plain(rows, accum, rng)]
+def _permute(rows: int, size: int, rng: np.random.Generator) -> list[Rows]:
+    return [part[_other_permutation(len(part), rng)] for part in _plain(rows, size, rng)]
 
 
 _PARTITIONS: dict[str, Callable[[int, int, np.random.Generator], list[Rows]]] = {

@@ -12,9 +12,10 @@ import torch
 from torch import Tensor
 
 from accum_sweeps.plan.spec import RunSpec
-from accum_sweeps.record.metrics import LR, TOKENS, TRAIN_LOSS, StepRecord, is_divergence
+from accum_sweeps.record.metrics import EVAL_LOSS, EVAL_LOSS_EMA, LR, TOKENS, TRAIN_LOSS, StepRecord, is_divergence
 from accum_sweeps.training import checkpoint, controls, optimizers, seeding
-from accum_sweeps.training.precision import Precision, accumulator_dtype
+from accum_sweeps.training.average import moving_average
+from accum_sweeps.training.precision import Precision, accumulator_dtype, loss_scaler
 from accum_sweeps.training.sketch import sketch, weights_hash
 from accum_sweeps.training.step import train_step
 from accum_sweeps.training.task import Step, StepOutcome, Task, Terms, Training
@@ -56,6 +57,8 @@ class TrainingSession:
             accumulator=accumulator_dtype(setup.accumulator),
             max_norm=None if own else setup.optimizer.max_norm,
             lr_factor=None if own else optimizers.schedule(setup.optimizer, setup.steps),
+            scaler=loss_scaler(setup),
+            average=moving_average(model, setup.ema),
         )
 
     @property
@@ -74,13 +77,15 @@ class TrainingSession:
         if self.training.lr_factor is not None:
             optimizers.set_lr(self.training.optimizer, self.training.lr_factor(number))
         self._note_lr(self.training.optimizer)
-        parts = controls.partition(self._spec, number)
-        outcome = self._step(self.training, self._task.split(self._task.batch(number), parts))
+        parts = controls.partition(self._spec, number, self._task.rows(number))
+        micro_batches = self._task.split(self._task.batch(number), parts)
+        with self._precision.arithmetic():
+            outcome = self._step(self.training, micro_batches)
         if not math.isfinite(outcome.loss):
             self._is_diverged = True
             return StepRecord(step=number, values=self._values(outcome), is_diverged=True)
         self.training.position = number
-        self._tokens += outcome.terms
+        self._tokens += self._task.tokens(micro_batches, outcome.terms)
         return self._record(number, self._values(outcome))
 
     def _values(self, outcome: StepOutcome) -> dict[str, float]:
@@ -104,9 +109,15 @@ class TrainingSession:
         return StepRecord(step=number, values=values, sketch=sketch(model), weights_hash=weights_hash(model))
 
     def _evaluate(self) -> Mapping[str, float]:
-        model = self.training.model
+        average = self.training.average
+        values = dict(self._evaluated(self.training.model))
+        if average is not None:
+            values[EVAL_LOSS_EMA] = self._evaluated(average.module)[EVAL_LOSS]
+        return values
+
+    def _evaluated(self, model: torch.nn.Module) -> Mapping[str, float]:
         model.eval()
-        with torch.no_grad(), self._precision.autocast():
+        with torch.no_grad(), self._precision.arithmetic(), self._precision.autocast():
             values = self._task.evaluate(model)
         model.train()
         return values
@@ -116,13 +127,21 @@ class TrainingSession:
         training = self.training
         state = {"tokens": self._tokens, "task": self._task.state()}
         state |= {"model": training.model.state_dict(), "optimizer": training.optimizer.state_dict()}
+        state |= {name: part.state_dict() for name, part in self._further_state().items()}
         checkpoint.save(path, run_id=self._spec.run_id, step=self.position, state=state)
+
+    def _further_state(self) -> dict[str, Any]:
+        """What else of the training must be kept, by name."""
+        parts = {"scaler": self.training.scaler, "average": self.training.average}
+        return {name: part for name, part in parts.items() if part is not None}
 
     def load(self, path: Path) -> int:
         """Continue from what :meth:`save` wrote; returns the step it continues after. UserError where that cannot be."""
         step, state = checkpoint.load(path, run_id=self._spec.run_id, device=self._spec.setup.device)
         self.training.model.load_state_dict(state["model"])
         self.training.optimizer.load_state_dict(state["optimizer"])
+        for name, part in self._further_state().items():
+            part.load_state_dict(state[name])
         self._task.restore(state["task"])
         self._tokens, self.training.position = state["tokens"], step
         return step

@@ -5,13 +5,17 @@ from collections.abc import Callable
 
 import torch
 
-from accum_sweeps.plan.parts import AdamW, Optimizer
+from accum_sweeps.plan.parts import Adam, AdamW, Muon, Optimizer
 
 
 def make(part: Optimizer, model: torch.nn.Module) -> torch.optim.Optimizer:
     """AdamW or SGD over all parameters of ``model``; weight decay applies to all of them alike."""
     if isinstance(part, AdamW):
         return torch.optim.AdamW(model.parameters(), lr=part.lr, betas=part.betas, eps=part.eps, weight_decay=part.weight_decay)
+    if isinstance(part, Adam):
+        return torch.optim.Adam(model.parameters(), lr=part.lr, betas=part.betas, eps=part.eps, weight_decay=part.weight_decay)
+    if isinstance(part, Muon):
+        raise NotImplementedError("optimizer=muon")
     return torch.optim.SGD(model.parameters(), lr=part.lr, momentum=part.momentum, nesterov=part.nesterov, weight_decay=part.weight_decay)
 
 

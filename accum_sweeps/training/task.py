@@ -12,6 +12,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
+from torch.optim.swa_utils import AveragedModel
 
 Rows = NDArray[np.intp]
 Terms = Tensor | float  # how many terms a loss was summed over
@@ -30,6 +31,14 @@ class Task(Protocol):
 
     def batch(self, step: int) -> Any:
         """The samples of optimizer step ``step`` (counted from 1), all of the global batch; the same for every k."""
+        ...
+
+    def rows(self, step: int) -> int:
+        """How many samples :meth:`batch` gives: the global batch, or fewer in the last window of an epoch."""
+        ...
+
+    def tokens(self, micro_batches: Sequence[Any], terms: float) -> float:
+        """How many target tokens the micro-batches hold; ``terms`` is what their losses are averaged over."""
         ...
 
     def split(self, samples: Any, parts: Sequence[Rows]) -> list[Any]:
@@ -60,6 +69,8 @@ class Training:
     ``loss(micro_batch)`` gives (sum, terms) under the run's autocast. ``accumulator`` is the dtype of the gradient buffer,
     None = the parameters' own. ``max_norm`` clips the whole gradient once; None = off. ``lr_factor(step)`` is the
     schedule, which the loop has already applied to the optimizer when a step is called; None = the learning rate is the task's own.
+    ``scaler`` scales the loss where gradients would underflow; ``average`` is a moving average of the weights; ``all_reduce`` adds
+    a tensor up over ranks, in place. None = there is none.
     """
 
     model: torch.nn.Module
@@ -68,11 +79,19 @@ class Training:
     accumulator: torch.dtype | None = None
     max_norm: float | None = None
     lr_factor: Callable[[int], float] | None = None
+    scaler: torch.amp.GradScaler | None = None
+    average: AveragedModel | None = None
+    all_reduce: Callable[[Tensor], object] | None = None
     position: int = 0
     parameters: list[torch.nn.Parameter] = field(init=False)
 
     def __post_init__(self) -> None:
         self.parameters = [p for p in self.model.parameters() if p.requires_grad]
+
+    def backward(self, summed: Tensor) -> None:
+        """Send a summed loss back through the graph, multiplied by the loss scale where there is one."""
+        scaled = summed if self.scaler is None else self.scaler.scale(summed)
+        scaled.backward()  # type: ignore[no-untyped-call]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

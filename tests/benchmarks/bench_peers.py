@@ -31,7 +31,7 @@ from tests.benchmarks.peers.busy import RUN_S, STEPS
 ROOT = Path(__file__).resolve().parents[2]
 CORES = 2
 PEERS = {"joblib": (64, 2.0), "submitit_local": (16, 8.0)}  # runs, and how many times as fast the budget asks for
-TRAININGS = ["steps=90", "axes={seed:{range:6},accum:[1,2]}"]
+TRAININGS = ["axes={seed:{range:6},accum:[1,2]}"]  # of the default length
 START_S, RATIO = 4.0, 1.10
 QUIET = 0.5  # processes that wait for a core, mean of the last minute
 PYTHON = [sys.executable, "-m"]
@@ -68,7 +68,7 @@ def ours(folder: Path, arguments: Sequence[str]) -> Times:
     """The whole command: plan, workers, MLflow, tables, report."""
     folder.mkdir()
     began = time.time()
-    whole, _ = run_all([[*PYTHON, "accum_sweeps", *arguments, f"root={folder}", f"launcher.slots={CORES}"]], folder)
+    whole, _ = run_all([[*PYTHON, "accum_sweeps", *arguments, f"root={folder}", f"launcher.slots={CORES}"]], folder.parent)
     events = [path.read_text().splitlines() for path in folder.glob("runs/*/*/*/events.1.jsonl")]
     start, end = min(json.loads(lines[0])["time"] for lines in events), max(json.loads(lines[-1])["time"] for lines in events)
     return Times(whole, start / 1000 - began, end / 1000 - began)

@@ -134,7 +134,7 @@ def test_bare_key_of_a_group_is_completed() -> None:
         ("defaults: [adamm]\n", r"In 'grid/mine': Could not load 'grid/adamm'"),
         (
             "defaults: [{override /optimizer: adamm}]\n",
-            r"Could not find 'optimizer/adamm'\n  Available options in 'optimizer':\n  adamw\n  sgd$",
+            r"Could not find 'optimizer/adamm'\n  Available options in 'optimizer':\n  adam\n  adamw\n  muon\n  sgd$",
         ),
         (
             "defaults: [adamw, _self_]\naxes: {seed: [1]}\n",

@@ -216,7 +216,7 @@ def test_reference_is_an_arm_of_the_grid() -> None:
             ["+grid=adamw", "analysis.reference=3"],
             "analysis.reference=3: must be one of the accumulation factors of the grid: [1, 2, ",
         ),
-        (["+analysis.alpha=0.1"], "analysis.alpha=0.1: there is no such key; must be one of reference"),
+        (["+analysis.alpha=0.1"], "analysis.alpha=0.1: there is no such key; must be one of compare, page, reference"),
         (["analysis=1"], "analysis=1: must be a mapping"),
         (["tracking.uri=./mlruns"], "tracking.uri='./mlruns': MLflow's file store is closed"),
         (["tracking=server"], "tracking.uri=None: a server needs its URI"),
@@ -239,8 +239,11 @@ def test_bad_configuration_is_refused_at_once(overrides: list[str], words: str) 
     ("overrides", "words"),
     [
         (["steps=abc"], "steps='abc': must be a whole number: optimizer steps of a run"),
-        (["model.norm=rms"], "model.norm='rms': must be one of layernorm, none, rmsnorm (did you mean rmsnorm?)"),
-        (["+model.depth=3"], "model.depth=3: there is no such key for model=tiny; must be one of ffn_width"),
+        (
+            ["model.norm=rms"],
+            "model.norm='rms': must be one of batchnorm, groupnorm, layernorm,",
+        ),
+        (["+model.depth=3"], "model.depth=3: there is no such key for model=tiny; must be one of attention_bias, dropout"),
         (["subject.args.width=3"], "subject.args={'width': 3}: there is no such key for subject=lm"),
         (["subject=python"], "subject.target=None: is required: the class, as module:Class"),
         (["subject=command"], "subject.argv=None: is required: program and arguments"),
@@ -319,12 +322,26 @@ def test_shipped_grid_expands_and_says_its_question(name: str) -> None:
     assert len(set(setup_labels(setups))) == len(setups)
 
 
+# What a preset of model or data needs beside it.
+PARTNERS = {
+    "text": ["data.path=a.txt"],
+    "tokens": ["data.path=a.bin"],
+    "digits": ["subject=clip"],
+    "image_text": ["subject=clip", "data.path=images", "data.captions=captions.tsv"],
+    "clip_tiny": ["subject=clip"],
+    "clip_vit_b32": ["subject=clip"],
+    "none": ["subject=python", "subject.target=m:C"],
+}
+
+
 @pytest.mark.parametrize("group", ["model", "optimizer", "dtype", "data", "launcher", "tracking"])
 def test_shipped_presets_are_valid_and_explained(group: str) -> None:
     for option in find_groups()[group]:
-        needs = {"text": ["data.path=a.txt"], "tokens": ["data.path=a.bin"], "server": ["tracking.uri=http://h"], "none": []}
-        alone = ["subject=python", "subject.target=m:C"] if option == "none" and group in ("model", "data") else []
-        assert len(runs(f"{group}={option}", *needs.get(option, []), *alone)) == 1
+        if group in ("model", "data"):
+            with_it = PARTNERS.get(option, [])
+        else:
+            with_it = {"server": ["tracking.uri=http://h"], "tf32": ["device=cuda"]}.get(option, [])
+        assert len(runs(f"{group}={option}", *with_it)) == 1
         for line in (shipped_folder() / group / f"{option}.yaml").read_text(encoding="utf-8").splitlines():
             key = line.partition(":")[0]
             assert line.startswith("#") or key in ("kind", "dtype", "uri") or "# " in line, f"{option}: {key} is not explained"

@@ -163,9 +163,15 @@ def test_conditional_axis_multiplies_only_the_cells_of_its_condition(a: list[int
         ({"axes": {"seed": ["a"]}}, "seed='a': must be a whole number"),
         ({"axes": {"seed": [1, True]}}, "seed=True: must be a whole number"),
         ({"axes": {"seed": [[1]]}}, "seed=[1]: must be a whole number"),
-        ({"axes": {"model.norm": ["rms"]}}, "model.norm='rms': must be one of layernorm, none, rmsnorm (did you mean rmsnorm?)"),
+        (
+            {"axes": {"model.norm": ["rms"]}},
+            "model.norm='rms': must be one of batchnorm, groupnorm, layernorm,",
+        ),
         ({"axes": {"model.norm.x": [1]}}, "model.norm.x=1: norm holds 'rmsnorm', not a mapping"),
-        ({"axes": {"model.nrom": ["none"]}}, "model.nrom='none': there is no such key for model=tiny; must be one of ffn_width, heads"),
+        (
+            {"axes": {"model.nrom": ["none"]}},
+            "model.nrom='none': there is no such key for model=tiny; must be one of attention_bias",
+        ),
         ({"axes": {"steps.x": [1]}}, "steps.x=1: there is no such setting of a run"),
         (
             {"axes": {"optimizer": ["adamw", "sgd"], "optimizer.momentum": [0.9]}},

@@ -40,6 +40,12 @@ class ToyTask:
         x = rng.standard_normal((self.spec.setup.global_batch, INPUTS))
         return x, x.sum(1, keepdims=True) + (np.inf if step == self.bad_step else 0.0)
 
+    def rows(self, step: int) -> int:
+        return self.spec.setup.global_batch
+
+    def tokens(self, micro_batches: Sequence[Any], terms: float) -> float:
+        return terms
+
     def split(self, samples: Any, parts: Sequence[Rows]) -> list[Any]:
         dtype = torch.float64 if self.spec.setup.dtype == "fp64" else torch.float32
         return [tuple(torch.from_numpy(values[rows]).to(dtype) for values in samples) for rows in parts]

@@ -10,11 +10,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from accum_sweeps.plan.errors import ConfigError, UserError
-from accum_sweeps.plan.parts import Data, NoData, StandardLibrary, TextFiles, TokenFile
+from accum_sweeps.plan.parts import Data, StandardLibrary, TextFiles, TokenFile
+from accum_sweeps.plan.parts import Text as TextData
 from accum_sweeps.training.data import byte_files, token_file
 from accum_sweeps.training.data.rows import Text, Tokens, available_rows, split_documents
-
-TextData = StandardLibrary | TextFiles | TokenFile
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -33,7 +32,7 @@ def identify(data: Data, vocabulary: int | None = None) -> Data:
     Raises ConfigError: a corpus that cannot be read, that is too small for ``seq_len`` or ``eval_rows``, or that holds
     token ids of ``vocabulary`` (if given) or above.
     """
-    if isinstance(data, NoData):
+    if not isinstance(data, TextData):
         return data
     if not isinstance(data, StandardLibrary):
         data = dataclasses.replace(data, path=str(Path(data.path).expanduser().absolute()))
