@@ -16,7 +16,7 @@ from accum_sweeps.record.metrics import EVAL_LOSS, EVAL_LOSS_EMA, LR, TOKENS, TR
 from accum_sweeps.training import checkpoint, controls, optimizers, seeding
 from accum_sweeps.training.average import moving_average
 from accum_sweeps.training.precision import Precision, accumulator_dtype, loss_scaler
-from accum_sweeps.training.sketch import sketch, weights_hash
+from accum_sweeps.training.sketch import sketch, tensor_sketches, weights_hash
 from accum_sweeps.training.step import train_step
 from accum_sweeps.training.task import Step, StepOutcome, Task, Terms, Training
 
@@ -32,7 +32,7 @@ class TrainingSession:
     keeps_own_checkpoints = False
 
     def __init__(self, spec: RunSpec, task: Task, step: Step = train_step) -> None:
-        self._spec, self._task, self._step = spec, task, step
+        self._spec, self.task, self._step = spec, task, step
         self._tokens = 0.0
         self._is_diverged = False
         self._lr = 0.0
@@ -42,7 +42,7 @@ class TrainingSession:
         controls.install(spec, self.training)
 
     def _start(self) -> Training:
-        setup, task, autocast = self._spec.setup, self._task, self._precision.autocast
+        setup, task, autocast = self._spec.setup, self.task, self._precision.autocast
         model = task.build().to(device=setup.device, dtype=self._precision.parameters).train()
         own = task.optimizer(model)
 
@@ -73,20 +73,24 @@ class TrainingSession:
 
     def _next(self) -> StepRecord:
         number = self.position + 1
-        seeding.seed_dropout(self._spec.seed_dropout, number, self._spec.setup.device)
-        if self.training.lr_factor is not None:
-            optimizers.set_lr(self.training.optimizer, self.training.lr_factor(number))
-        self._note_lr(self.training.optimizer)
-        parts = controls.partition(self._spec, number, self._task.rows(number))
-        micro_batches = self._task.split(self._task.batch(number), parts)
-        with self._precision.arithmetic():
-            outcome = self._step(self.training, micro_batches)
+        parts = controls.partition(self._spec, number, self.task.rows(number))
+        micro_batches = self.task.split(self.task.batch(number), parts)
+        outcome = self.make_step(number, micro_batches)
         if not math.isfinite(outcome.loss):
             self._is_diverged = True
             return StepRecord(step=number, values=self._values(outcome), is_diverged=True)
         self.training.position = number
-        self._tokens += self._task.tokens(micro_batches, outcome.terms)
+        self._tokens += self.task.tokens(micro_batches, outcome.terms)
         return self._record(number, self._values(outcome))
+
+    def make_step(self, number: int, micro_batches: list[Any]) -> StepOutcome:
+        """Optimizer step ``number`` with these micro-batches, under the run's own conditions; ``position`` stays as it is."""
+        seeding.seed_dropout(self._spec.seed_dropout, number, self._spec.setup.device)
+        if self.training.lr_factor is not None:
+            optimizers.set_lr(self.training.optimizer, self.training.lr_factor(number))
+        self._note_lr(self.training.optimizer)
+        with self._precision.arithmetic():
+            return self._step(self.training, micro_batches)
 
     def _values(self, outcome: StepOutcome) -> dict[str, float]:
         return {TRAIN_LOSS: outcome.loss, LR: self._lr, TOKENS: self._tokens, **outcome.values}
@@ -106,7 +110,8 @@ class TrainingSession:
         if not is_last and number not in setup.probe_steps:
             return StepRecord(step=number, values=values)
         model = self.training.model
-        return StepRecord(step=number, values=values, sketch=sketch(model), weights_hash=weights_hash(model))
+        whole, tensors = tensor_sketches(model) if setup.probe_tensors else (sketch(model), None)
+        return StepRecord(step=number, values=values, sketch=whole, weights_hash=weights_hash(model), tensors=tensors)
 
     def _evaluate(self) -> Mapping[str, float]:
         average = self.training.average
@@ -118,14 +123,14 @@ class TrainingSession:
     def _evaluated(self, model: torch.nn.Module) -> Mapping[str, float]:
         model.eval()
         with torch.no_grad(), self._precision.arithmetic(), self._precision.autocast():
-            values = self._task.evaluate(model)
+            values = self.task.evaluate(model)
         model.train()
         return values
 
     def save(self, path: Path) -> None:
         """Write weights, optimizer state and counters to ``path``, atomically."""
         training = self.training
-        state = {"tokens": self._tokens, "task": self._task.state()}
+        state = {"tokens": self._tokens, "task": self.task.state()}
         state |= {"model": training.model.state_dict(), "optimizer": training.optimizer.state_dict()}
         state |= {name: part.state_dict() for name, part in self._further_state().items()}
         checkpoint.save(path, run_id=self._spec.run_id, step=self.position, state=state)
@@ -142,6 +147,6 @@ class TrainingSession:
         self.training.optimizer.load_state_dict(state["optimizer"])
         for name, part in self._further_state().items():
             part.load_state_dict(state[name])
-        self._task.restore(state["task"])
+        self.task.restore(state["task"])
         self._tokens, self.training.position = state["tokens"], step
         return step

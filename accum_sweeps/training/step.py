@@ -33,6 +33,8 @@ def update(training: Training, total: Tensor, terms: Terms) -> StepOutcome:
     parameters, scaler = training.parameters, training.scaler
     if scaler is not None:
         scaler.unscale_(training.optimizer)
+    if training.on_gradient is not None:
+        training.on_gradient()
     norm = get_total_norm([p.grad for p in parameters if p.grad is not None])
     if training.max_norm is not None:
         clip_grads_with_norm_(parameters, training.max_norm, norm)
