@@ -1,101 +1,74 @@
-"""A decoder-only transformer: pre-norm blocks, SwiGLU, rotary positions, an untied head, no biases in linear layers.
+"""A decoder-only transformer with pre-norm blocks.
 
-Shapes: R rows, T tokens, D width, H heads, C = D / H width of a head, F hidden width, V vocabulary.
+Shapes: R rows, T tokens, D width, C width of a head, F hidden width, V vocabulary.
 No operation has a precision of its own: in float64 everything is float64, apart from integers.
 """
 
-import functools
-
 import torch
 from torch import Tensor, nn
-from torch.nn.functional import scaled_dot_product_attention, silu
+from torch.nn.functional import gelu, linear, silu
 
 from accum_sweeps.plan.parts import Decoder as DecoderPart
-from accum_sweeps.training import seeding
-
-NORM_EPS = 1e-5
-ROPE_BASE = 10_000.0
+from accum_sweeps.training.models.attention import Attention, Rotation, rope_rotation
+from accum_sweeps.training.models.dropout import Dropout, SampleMasks
+from accum_sweeps.training.models.frozen import freeze
+from accum_sweeps.training.models.initial import initialize
+from accum_sweeps.training.models.norms import make_norm
 
 
 class Decoder(nn.Module):
-    """Token ids (R, T) -> logits (R, T, V)."""
+    """Token ids (R, T) -> logits (R, T, V). ``seq_len`` is the number of learned positions, the longest T that there can be.
 
-    def __init__(self, part: DecoderPart) -> None:
+    With ``tied`` there is no head: the embedding's weight is used for both. Raises ValueError for learned positions without ``seq_len``.
+    """
+
+    def __init__(self, part: DecoderPart, seq_len: int = 0) -> None:
         super().__init__()
+        if part.positions == "learned" and seq_len < 1:
+            raise ValueError("positions=learned needs the number of positions")
         self.has_rope = part.positions == "rope"
         self.head_width = part.width // part.heads
         self.embedding = nn.Embedding(part.vocabulary, part.width)
-        self.blocks = nn.ModuleList(Block(part) for _ in range(part.layers))
-        self.norm = make_norm(part.norm, part.width)
-        self.head = nn.Linear(part.width, part.vocabulary, bias=False)
+        self.position = nn.Embedding(seq_len, part.width) if part.positions == "learned" else None
+        self.embedding_dropout = Dropout(part.dropout, "embedding")
+        self.blocks = nn.ModuleList(Block(part, number) for number in range(part.layers))
+        self.norm = make_norm(part.norm, part.width, part.norm_groups)
+        self.head = None if part.tied else nn.Linear(part.width, part.vocabulary, bias=False)
 
-    def forward(self, ids: Tensor) -> Tensor:
-        """Logits for the token after each position; positions see themselves and those before."""
+    def forward(self, ids: Tensor, masks: SampleMasks | None = None) -> Tensor:
+        """Logits for the token after each position; positions see themselves and those before.
+
+        While training, dropout uses ``masks``; None = torch's global stream.
+        """
         x = self.embedding(ids)
+        if self.position is not None:
+            x = x + self.position.weight[: ids.shape[-1]]
+        x = self.embedding_dropout(x, masks)
         rotation = rope_rotation(ids.shape[-1], self.head_width, x.device, x.dtype) if self.has_rope else None
         for block in self.blocks:
-            x = block(x, rotation)
-        logits: Tensor = self.head(self.norm(x))
+            x = block(x, rotation, masks)
+        x = self.norm(x)
+        logits: Tensor = linear(x, self.embedding.weight) if self.head is None else self.head(x)
         return logits
 
 
 class Block(nn.Module):
     """Attention, then a feed-forward layer, each on a normalized copy of the residual stream."""
 
-    def __init__(self, part: DecoderPart) -> None:
+    def __init__(self, part: DecoderPart, number: int) -> None:
         super().__init__()
-        self.attention_norm = make_norm(part.norm, part.width)
+        self.attention_norm = make_norm(part.norm, part.width, part.norm_groups)
         self.attention = Attention(part)
-        self.feed_forward_norm = make_norm(part.norm, part.width)
-        self.feed_forward = SwiGLU(part.width, part.ffn_width)
+        self.attention_dropout = Dropout(part.dropout, f"blocks.{number}.attention")
+        self.feed_forward_norm = make_norm(part.norm, part.width, part.norm_groups)
+        self.feed_forward = _FEED_FORWARDS[part.ffn](part.width, part.ffn_width)
+        self.feed_forward_dropout = Dropout(part.dropout, f"blocks.{number}.feed_forward")
 
-    def forward(self, x: Tensor, rotation: tuple[Tensor, Tensor] | None) -> Tensor:
+    def forward(self, x: Tensor, rotation: Rotation | None, masks: SampleMasks | None) -> Tensor:
         """(R, T, D) -> (R, T, D)."""
-        x = x + self.attention(self.attention_norm(x), rotation)
-        result: Tensor = x + self.feed_forward(self.feed_forward_norm(x))
+        x = x + self.attention_dropout(self.attention(self.attention_norm(x), rotation), masks)
+        result: Tensor = x + self.feed_forward_dropout(self.feed_forward(self.feed_forward_norm(x)), masks)
         return result
-
-
-class Attention(nn.Module):
-    """Causal multi-head attention. With ``qk_norm`` queries and keys are RMS-normalized per head, with a gain."""
-
-    def __init__(self, part: DecoderPart) -> None:
-        super().__init__()
-        self.heads = part.heads
-        self.query_key_value = nn.Linear(part.width, 3 * part.width, bias=False)
-        self.output = nn.Linear(part.width, part.width, bias=False)
-        head_norm = "rmsnorm" if part.qk_norm else "none"
-        self.query_norm = make_norm(head_norm, part.width // part.heads)
-        self.key_norm = make_norm(head_norm, part.width // part.heads)
-
-    def forward(self, x: Tensor, rotation: tuple[Tensor, Tensor] | None) -> Tensor:
-        """(R, T, D) -> (R, T, D). Padding stands at the end of a row, where no real position can see it."""
-        split = self.query_key_value(x).unflatten(-1, (3, self.heads, -1))
-        query, key, value = split.permute(2, 0, 3, 1, 4)  # each (R, H, T, C)
-        query, key = self.query_norm(query), self.key_norm(key)
-        if rotation is not None:
-            query, key = rotate(query, *rotation), rotate(key, *rotation)
-        mixed = attend(query, key, value)
-        result: Tensor = self.output(mixed.transpose(1, 2).flatten(2))
-        return result
-
-
-def attend(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
-    """Causal softmax attention: three times (R, H, T, C) -> (R, H, T, C)."""
-    if query.is_cuda:
-        return scaled_dot_product_attention(query, key, value, is_causal=True)
-    # On CPUs the fused kernel takes four times as long as this in bfloat16.
-    scale = query.shape[-1] ** -0.5
-    bias = causal_bias(query.shape[-2], query.dtype)
-    scores = torch.baddbmm(bias, query.flatten(0, 1), key.flatten(0, 1).transpose(1, 2), alpha=scale)
-    mixed = scores.softmax(dim=-1) @ value.flatten(0, 1)
-    return mixed.view(query.shape)
-
-
-@functools.lru_cache(maxsize=16)
-def causal_bias(length: int, dtype: torch.dtype) -> Tensor:
-    """(T, T): 0 where the column's position may be seen from the row's, else minus infinity."""
-    return torch.full((length, length), -torch.inf, dtype=dtype).triu(1)
 
 
 class SwiGLU(nn.Module):
@@ -113,44 +86,28 @@ class SwiGLU(nn.Module):
         return result
 
 
-def make_norm(norm: str, width: int) -> nn.Module:
-    """``layernorm`` (gain and bias), ``rmsnorm`` (gain) or ``none`` over the last dimension."""
-    if norm == "layernorm":
-        return nn.LayerNorm(width, eps=NORM_EPS)
-    return nn.RMSNorm(width, eps=NORM_EPS) if norm == "rmsnorm" else nn.Identity()
+class Gelu(nn.Module):
+    """out(gelu(up(x))) with hidden width F; gelu is x times the normal distribution function of x (Hendrycks and Gimpel 2016)."""
+
+    def __init__(self, width: int, hidden: int) -> None:
+        super().__init__()
+        self.up = nn.Linear(width, hidden, bias=False)
+        self.output = nn.Linear(hidden, width, bias=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """(R, T, D) -> (R, T, D)."""
+        result: Tensor = self.output(gelu(self.up(x)))
+        return result
 
 
-@functools.lru_cache(maxsize=16)
-def rope_rotation(length: int, head_width: int, device: torch.device, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
-    """(cos, sin), each (T, C), computed in float64 (Su et al. 2021): dimension i turns by position * base^(-2i/C)."""
-    frequencies = ROPE_BASE ** (-torch.arange(0, head_width, 2, dtype=torch.float64) / head_width)
-    angles = torch.arange(length, dtype=torch.float64)[:, None] * frequencies.repeat(2)
-    return angles.cos().to(device, dtype), angles.sin().to(device, dtype)
+_FEED_FORWARDS: dict[str, type[SwiGLU] | type[Gelu]] = {"swiglu": SwiGLU, "gelu": Gelu}
 
 
-def rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
-    """Turn the pairs (i, i + C/2) of the last dimension of ``x`` (R, H, T, C) by the angles of their positions."""
-    first, second = x.chunk(2, dim=-1)
-    return x * cos + torch.cat([-second, first], dim=-1) * sin
-
-
-def build(part: DecoderPart, seed: int) -> Decoder:
-    """The decoder with weights in float32 drawn from the stream ``init``: a function of seed, tensor name and shape alone.
-
-    Matrices are normal with standard deviation 1/sqrt(inputs), those that write into the residual stream divided by
-    sqrt(2 layers) once more; gains are 1, biases 0.
-    """
+def build(part: DecoderPart, seed: int, seq_len: int = 0) -> Decoder:
+    """The decoder in float32 on the CPU, with weights drawn from the stream ``init``, and with its frozen parameters marked."""
     with torch.device("meta"):
-        model = Decoder(part)
+        model = Decoder(part, seq_len)
     model.to_empty(device="cpu")
-    with torch.no_grad():
-        for name, parameter in model.named_parameters():
-            if parameter.ndim == 1:
-                parameter.fill_(0.0 if name.endswith("bias") else 1.0)
-                continue
-            scale = parameter.shape[1] ** -0.5
-            if name.endswith("output.weight"):
-                scale *= (2 * part.layers) ** -0.5
-            drawn = seeding.generator("init", seed, name).standard_normal(tuple(parameter.shape)) * scale
-            parameter.copy_(torch.from_numpy(drawn))
+    initialize(model, part, seed)
+    freeze(model, part.frozen)
     return model

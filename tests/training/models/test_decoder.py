@@ -6,7 +6,9 @@ from torch.nn.functional import scaled_dot_product_attention
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from accum_sweeps.plan.parts import Decoder as DecoderPart
-from accum_sweeps.training.models.decoder import Decoder, attend, build, make_norm, rope_rotation, rotate
+from accum_sweeps.training.models.attention import attend, rope_rotation, rotate
+from accum_sweeps.training.models.decoder import Decoder, build
+from accum_sweeps.training.models.norms import make_norm
 from tests.specs import make_spec
 
 VARIANTS = [
