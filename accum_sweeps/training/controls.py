@@ -89,8 +89,7 @@ def _other_permutation(length: int, rng: np.random.Generator) -> Rows:
 
 def install(spec: RunSpec, training: Training) -> None:
     """Apply ``ulp_weights`` to the initial weights; let ``ulp_grads`` act before each update. Others: nothing."""
-    if spec.control == "ulp_weights":
-        move_one_ulp(training.parameters, seeding.torch_seed_of("control", spec.seed, "ulp_weights"))
+    move_weights(spec, training)
     if spec.control == "ulp_grads":
 
         def before_update(*_: Any) -> None:
@@ -99,6 +98,14 @@ def install(spec: RunSpec, training: Training) -> None:
 
         # A hook of the optimizer reaches users' own steps as well.
         training.optimizer.register_step_pre_hook(before_update)
+
+
+def move_weights(spec: RunSpec, training: Training) -> bool:
+    """Move every weight by one unit in the last place if that is the run's control (``ulp_weights``); whether it is."""
+    if spec.control != "ulp_weights":
+        return False
+    move_one_ulp(training.parameters, seeding.torch_seed_of("control", spec.seed, "ulp_weights"))
+    return True
 
 
 @torch.no_grad()
