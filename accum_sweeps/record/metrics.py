@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     import numpy
 
+    from accum_sweeps.record.sketches import TensorSketches
+
 # Metrics of the built-in subjects, by step. Users' subjects may add names of their own.
 TRAIN_LOSS = "train_loss"
 EVAL_LOSS = "eval_loss"
@@ -50,14 +52,16 @@ def is_divergence(values: Mapping[str, float]) -> bool:
 class StepRecord:
     """What one optimizer step gave: ``values`` by metric name; at probe steps the weights' sketch and hash too.
 
-    ``sketch`` is float64 of shape (4096,); ``weights_hash`` is the hex digest of the exact weights. ``is_diverged`` says
-    that the loss was not finite: no further step follows. ``is_checkpoint`` says that the subject has by itself saved all
-    it needs to continue after this step. A record without values is a sign of life only.
+    ``sketch`` is float64 of shape (4096,); ``weights_hash`` is the hex digest of the exact weights; ``tensors`` holds the
+    same tensor by tensor, where the run was asked for that. ``is_diverged`` says that the loss was not finite: no further
+    step follows. ``is_checkpoint`` says that the subject has by itself saved all it needs to continue after this step. A
+    record without values is a sign of life only.
     """
 
     step: int
     values: Mapping[str, float] = field(default_factory=dict)
     sketch: "numpy.ndarray | None" = None
     weights_hash: str = ""
+    tensors: "TensorSketches | None" = None
     is_diverged: bool = False
     is_checkpoint: bool = False

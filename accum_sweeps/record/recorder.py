@@ -86,6 +86,8 @@ class Recorder:
             self.writer.metrics(record.step, record.values)
         if record.sketch is not None:
             self.sketches.by_step[record.step] = (record.sketch, record.weights_hash)
+        if record.tensors is not None:
+            self.sketches.tensors[record.step] = record.tensors
         if record.is_diverged:
             self.diverged_step = record.step
         if record.is_checkpoint:

@@ -63,6 +63,15 @@ def test_weights_are_sketched_at_the_probe_steps_and_after_the_last() -> None:
     assert seen == {1: True, 3: True, 5: True}
 
 
+def test_each_tensor_is_sketched_too_where_that_is_asked_for() -> None:
+    run = session(make_spec(steps=3, probe_steps=[1], probe_tensors=True))
+    tensors = {record.step: record.tensors for record in run.steps() if record.tensors is not None}
+    assert sorted(tensors) == [1, 3]
+    assert (tensors[3].names, tensors[3].sizes.tolist()) == (("1.weight", "1.bias"), [5, 1])
+    assert tensors[3].sketches[0, :5].tolist() == run.training.model[1].weight[0].detach().double().tolist()
+    assert all(record.tensors is None for record in session(make_spec(steps=3)).steps())
+
+
 def test_a_loss_that_is_not_finite_ends_the_run_with_the_weights_before() -> None:
     run = session(make_spec(steps=9), bad_step=4)
     before, records = "", []

@@ -3,12 +3,13 @@
 import numpy as np
 import pytest
 import torch
+from numpy.typing import NDArray
 
 from accum_sweeps.analysis.distances import between
 from accum_sweeps.plan.parts import Decoder
-from accum_sweeps.record.sketches import Sketches
+from accum_sweeps.record.sketches import TENSOR_BUCKETS, Sketches
 from accum_sweeps.training.models import decoder
-from accum_sweeps.training.sketch import BUCKETS, Sketch, sketch, weights_hash
+from accum_sweeps.training.sketch import BUCKETS, Sketch, sketch, tensor_sketches, weights_hash
 from tests.specs import make_spec
 
 FOUR_SIGMA = 4 / np.sqrt(2 * BUCKETS)  # of a distance's relative error
@@ -125,3 +126,62 @@ def test_a_tensor_longer_than_what_is_hashed_at_a_time() -> None:
     model = torch.nn.Embedding(600, 1000)
     exact = float(model.weight.detach().double().norm())
     assert float(np.linalg.norm(sketch(model))) == pytest.approx(exact, rel=FOUR_SIGMA)
+
+
+def tensor_distances(a: torch.nn.Module, b: torch.nn.Module) -> NDArray[np.float64]:
+    (_, left), (_, right) = tensor_sketches(a), tensor_sketches(b)
+    return np.asarray(np.linalg.norm(left.sketches - right.sketches, axis=1))
+
+
+def exact_distances(a: torch.nn.Module, b: torch.nn.Module) -> NDArray[np.float64]:
+    pairs = zip(a.parameters(), b.parameters(), strict=True)
+    return np.array([float((p.detach().double() - q.detach().double()).norm()) for p, q in pairs])
+
+
+@pytest.mark.parametrize("relative", [1.0, 1e-4, 1e-7, 1e-9])
+def test_each_tensors_distance_is_estimated_within_four_standard_deviations(relative: float) -> None:
+    moved, origin = displaced(1, relative), tiny()
+    estimated, exact = tensor_distances(moved, origin), exact_distances(moved, origin)
+    assert len(exact) == 15 and estimated == pytest.approx(exact, rel=4 / np.sqrt(2 * TENSOR_BUCKETS))
+    # The tensors' errors are independent: their sum has a smaller one.
+    spread = np.sqrt((exact**2).sum() / (2 * TENSOR_BUCKETS)) / exact.sum()
+    assert estimated.sum() == pytest.approx(exact.sum(), rel=4 * spread)
+    assert spread < 0.012
+
+
+def test_tensors_of_at_most_512_weights_are_kept_as_they_are() -> None:
+    model = torch.nn.Linear(512, 3)
+    kept = tensor_sketches(model)[1]
+    assert kept.sizes.tolist() == [1536, 3]
+    assert kept.sketches[1, :3].tolist() == model.bias.detach().double().tolist() and not kept.sketches[1, 3:].any()
+    assert np.linalg.norm(kept.sketches[0]) != float(model.weight.detach().double().norm())
+
+
+def test_the_estimate_of_one_tensor_has_the_stated_spread() -> None:
+    squares = []
+    for direction in range(40):
+        model = torch.nn.Linear(100, 100, bias=False)
+        torch.nn.init.normal_(model.weight, generator=torch.Generator().manual_seed(direction))
+        [estimated] = np.linalg.norm(tensor_sketches(model)[1].sketches, axis=1)
+        squares.append((estimated / float(model.weight.detach().double().norm())) ** 2)
+    deviation = np.sqrt(2 / TENSOR_BUCKETS)  # 6.3 % of the square, half of that for the distance
+    assert np.mean(squares) == pytest.approx(1.0, abs=4 * deviation / np.sqrt(40))
+    assert 0.6 * deviation < np.std(squares) < 1.5 * deviation
+
+
+def test_only_the_tensor_that_moved_is_different() -> None:
+    model = tiny(dtype=torch.float32)
+    before, whole = tensor_sketches(model)[1], sketch(model)
+    with torch.no_grad():
+        weight = dict(model.named_parameters())[before.names[5]]
+        weight.view(-1)[0] = torch.nextafter(weight.view(-1)[0], torch.tensor(torch.inf))
+    after = tensor_sketches(model)[1]
+    assert [place for place in range(15) if before.hashes[place] != after.hashes[place]] == [5]
+    assert np.flatnonzero((before.sketches != after.sketches).any(axis=1)).tolist() == [5]
+    assert (sketch(model) != whole).any()
+
+
+def test_the_whole_sketch_is_the_same_to_the_last_bit_whether_tensors_are_sketched_or_not() -> None:
+    long = torch.nn.Embedding(600, 1000)
+    assert (tensor_sketches(long)[0] == sketch(long)).all()
+    assert (tensor_sketches(tiny())[0] == sketch(tiny())).all()
