@@ -11,9 +11,11 @@ from typing import Any
 
 from accum_sweeps.plan.config import Config
 from accum_sweeps.plan.errors import ConfigError
+from accum_sweeps.plan.flat import flatten
 from accum_sweeps.plan.labels import setup_labels
+from accum_sweeps.plan.pairs import check_pair
 from accum_sweeps.plan.parts import Decoder, TextFiles, TokenFile
-from accum_sweeps.plan.spec import RunSpec, Setup
+from accum_sweeps.plan.spec import RUN_KEYS, RunSpec, Setup
 from accum_sweeps.plan.tracking import without_password
 from accum_sweeps.record.state import RunState, file_system_now, run_state
 from accum_sweeps.record.store import DamagedRunError, RootDir
@@ -31,7 +33,18 @@ def planned_runs(config: Config, cwd: Path) -> list[RunSpec]:
     arms = {spec.accum for spec in specs}
     if config.reference is not None and config.reference not in arms:
         raise ConfigError("analysis.reference", config.reference, f"must be an accumulation factor of the grid: {sorted(arms)}")
+    _check_pairs(config.compare, specs)
     return specs
+
+
+def _check_pairs(pairs: Sequence[Mapping[str, Any]], specs: Sequence[RunSpec]) -> None:
+    """ConfigError for a pair of cells that no two of ``specs`` make."""
+    if not pairs:
+        return
+    setups = {id(spec.setup): flatten(spec.setup.to_dict()) for spec in specs}
+    rows = [{**setups[id(spec.setup)], **{key: getattr(spec, key) for key in RUN_KEYS}} for spec in specs]
+    for pair in pairs:
+        check_pair(rows, pair)
 
 
 def _identified(specs: Iterable[RunSpec], cwd: Path) -> Iterator[RunSpec]:

@@ -1,14 +1,16 @@
 """Distances between the weights of any two runs, estimated from their sketches."""
 
-from collections.abc import Iterable
+import functools
+from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
+from numpy.typing import NDArray
 
 from accum_sweeps.plan.errors import UserError
-from accum_sweeps.record.sketches import Sketches, load_sketches
+from accum_sweeps.record.sketches import Sketches, TensorSketches, load_sketches
 from accum_sweeps.record.store import RootDir, open_root
 
 
@@ -30,22 +32,57 @@ def distances(root: str | Path, pairs: pd.DataFrame | Iterable[tuple[str, str, s
     exactly 0). The estimates have a relative standard deviation of about 1 % (a linear sketch of 4096 numbers). A run
     without sketches gives no row. Raises UserError if there is no root or a sketch file is damaged.
     """
-    opened = open_root(Path(root).expanduser())
-    known: dict[tuple[str, str], Sketches] = {}
-
-    def sketches(run_id: str, env_id: str) -> Sketches:
-        if (run_id, env_id) not in known:
-            known[run_id, env_id] = read_sketches(opened, run_id, env_id)
-        return known[run_id, env_id]
-
+    read = reader(root)
     table = pairs if isinstance(pairs, pd.DataFrame) else pd.DataFrame(list(pairs), columns=list(Pair._fields))
     rows = [
         (*pair, step, *values)
         for pair in map(Pair._make, table[list(Pair._fields)].drop_duplicates().itertuples(index=False, name=None))
-        for step, values in between(sketches(pair.run_id, pair.env_id), sketches(pair.other_run_id, pair.other_env_id)).items()
+        for step, values in between(read(pair.run_id, pair.env_id), read(pair.other_run_id, pair.other_env_id)).items()
     ]
     found = pd.DataFrame(rows, columns=[*Pair._fields, "step", "distance", "relative_distance", "is_equal"])
     return table.drop_duplicates(list(Pair._fields)).merge(found.astype(dict(table[list(Pair._fields)].dtypes)), on=list(Pair._fields))
+
+
+def final_distances(root: str | Path, pairs: Iterable[tuple[str, str, str, str]]) -> pd.DataFrame:
+    """L2 distance of the weights of run pairs, each after its own last optimizer step; ``pairs`` as tuples of :class:`Pair`.
+
+    One row a pair: the pair, step and other_step, distance, relative_distance and is_equal as in :func:`distances`, and
+    sum_of_norms: the sum over parameter tensors of the L2 norm of their difference (NaN without probe_tensors=true in both, or
+    where the tensors are not the same). Each norm has a relative standard deviation of at most 3.1 %, their sum a smaller one. A run
+    without sketches gives no row. Raises UserError if there is no root or a sketch file is damaged.
+    """
+    read = reader(root)
+    columns = [*Pair._fields, "step", "other_step", "distance", "relative_distance", "is_equal", "sum_of_norms"]
+    rows: list[tuple[object, ...]] = []
+    for pair in map(Pair._make, pairs):
+        a, b = read(pair.run_id, pair.env_id), read(pair.other_run_id, pair.other_env_id)
+        if a.by_step and b.by_step:
+            step, other = max(a.by_step), max(b.by_step)
+            tensors = between_tensors(a.tensors.get(step), b.tensors.get(other))
+            total = np.nan if tensors is None else float(tensors["distance"].sum())
+            rows.append((*pair, step, other, *_apart(a.by_step[step], b.by_step[other]), total))
+    return pd.DataFrame(rows, columns=columns)
+
+
+def tensor_distances(root: str | Path, pairs: Iterable[tuple[str, str, str, str]]) -> pd.DataFrame:
+    """The same by parameter tensor, for runs with probe_tensors=true: one row a pair and tensor.
+
+    Columns: the pair, tensor, size (weights in it), distance, relative_distance (NaN where the other's norm is 0), is_equal.
+    """
+    read, tables = reader(root), []
+    for pair in map(Pair._make, pairs):
+        a, b = read(pair.run_id, pair.env_id), read(pair.other_run_id, pair.other_env_id)
+        found = between_tensors(a.tensors.get(max(a.tensors, default=0)), b.tensors.get(max(b.tensors, default=0)))
+        if found is not None:
+            tables.append(pd.DataFrame({**dict(zip(Pair._fields, pair, strict=True)), **found}))
+    columns = [*Pair._fields, "tensor", "size", "distance", "relative_distance", "is_equal"]
+    return pd.concat(tables, ignore_index=True)[columns] if tables else pd.DataFrame(columns=columns)
+
+
+def reader(root: str | Path) -> Callable[[str, str], Sketches]:
+    """A function from (run_id, env_id) to the sketches of a run of ``root`` that reads each file once."""
+    opened = open_root(Path(root).expanduser())
+    return functools.cache(lambda run_id, env_id: read_sketches(opened, run_id, env_id))
 
 
 def read_sketches(root: RootDir, run_id: str, env_id: str) -> Sketches:
@@ -64,13 +101,24 @@ def read_sketches(root: RootDir, run_id: str, env_id: str) -> Sketches:
 
 def between(a: Sketches, b: Sketches) -> dict[int, tuple[float, float, bool]]:
     """By common step: (distance, distance relative to the norm of ``b``, whether the weights are equal to the last bit)."""
-    result: dict[int, tuple[float, float, bool]] = {}
-    for step in sorted(a.by_step.keys() & b.by_step.keys()):
-        (sketch, digest), (other, other_digest) = a.by_step[step], b.by_step[step]
-        distance, norm = float(np.linalg.norm(sketch - other)), float(np.linalg.norm(other))
-        relative = distance / norm if norm > 0 else np.nan
-        result[step] = (distance, 0.0 if distance == 0 else relative, digest == other_digest)
-    return result
+    return {step: _apart(a.by_step[step], b.by_step[step]) for step in sorted(a.by_step.keys() & b.by_step.keys())}
+
+
+def _apart(a: tuple[NDArray[np.float64], str], b: tuple[NDArray[np.float64], str]) -> tuple[float, float, bool]:
+    (sketch, digest), (other, other_digest) = a, b
+    distance, norm = float(np.linalg.norm(sketch - other)), float(np.linalg.norm(other))
+    relative = distance / norm if norm > 0 else np.nan
+    return distance, 0.0 if distance == 0 else relative, digest == other_digest
+
+
+def between_tensors(a: TensorSketches | None, b: TensorSketches | None) -> dict[str, Any] | None:
+    """Columns tensor, size, distance, relative_distance, is_equal; None where one is missing or the tensors are not the same."""
+    if a is None or b is None or a.names != b.names or a.sizes.tolist() != b.sizes.tolist():
+        return None
+    distance, norm = np.linalg.norm(a.sketches - b.sketches, axis=1), np.linalg.norm(b.sketches, axis=1)
+    relative = np.divide(distance, norm, out=np.where(distance == 0, 0.0, np.nan), where=norm > 0)
+    equal = [left == right for left, right in zip(a.hashes, b.hashes, strict=True)]
+    return {"tensor": a.names, "size": a.sizes, "distance": distance, "relative_distance": relative, "is_equal": equal}
 
 
 def reference_pairs(results: pd.DataFrame, reference: int | None = None) -> pd.DataFrame:
