@@ -70,7 +70,7 @@ class Training:
     None = the parameters' own. ``max_norm`` clips the whole gradient once; None = off. ``lr_factor(step)`` is the
     schedule, which the loop has already applied to the optimizer when a step is called; None = the learning rate is the task's own.
     ``scaler`` scales the loss where gradients would underflow; ``average`` is a moving average of the weights; ``all_reduce`` adds
-    a tensor up over ranks, in place. ``on_gradient`` is called when the whole gradient is there, before it is clipped. None = there is none.
+    tensors up over ranks, in place. ``on_gradient`` is called when the whole gradient is there, before it is clipped. None = there is none.
     """
 
     model: torch.nn.Module
@@ -81,7 +81,7 @@ class Training:
     lr_factor: Callable[[int], float] | None = None
     scaler: torch.amp.GradScaler | None = None
     average: AveragedModel | None = None
-    all_reduce: Callable[[Tensor], object] | None = None
+    all_reduce: Callable[[Sequence[Tensor]], object] | None = None
     on_gradient: Callable[[], object] | None = None
     position: int = 0
     parameters: list[torch.nn.Parameter] = field(init=False)
