@@ -8,11 +8,13 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from accum_sweeps.analysis.compare_cells import compare
     from accum_sweeps.analysis.distances import distances, reference_pairs
     from accum_sweeps.analysis.load import load, trajectories
     from accum_sweeps.analysis.verdict import verdict
 
 _HOMES = {
+    "compare": "accum_sweeps.analysis.compare_cells",
     "distances": "accum_sweeps.analysis.distances",
     "load": "accum_sweeps.analysis.load",
     "reference_pairs": "accum_sweeps.analysis.distances",
@@ -20,7 +22,7 @@ _HOMES = {
     "verdict": "accum_sweeps.analysis.verdict",
 }
 
-__all__ = ["distances", "load", "reference_pairs", "trajectories", "verdict"]
+__all__ = ["compare", "distances", "load", "reference_pairs", "trajectories", "verdict"]
 
 
 def __getattr__(name: str) -> Any:

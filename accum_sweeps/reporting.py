@@ -19,16 +19,16 @@ class ReportError(Exception):
 
 @dataclass(frozen=True, kw_only=True)
 class Report:
-    """``text`` for the terminal, the tables' ``files``, and what is damaged (``problems``, one sentence each)."""
+    """``text`` for the terminal, the tables' ``files`` by what they hold, and what is damaged (``problems``, one sentence each)."""
 
     text: str
-    files: tuple[str, ...]
+    files: dict[str, str]
     problems: tuple[str, ...] = ()
 
     @property
     def paths(self) -> list[Path]:
         """The tables' files."""
-        return [Path(name) for name in self.files]
+        return [Path(name) for name in self.files.values()]
 
     @property
     def note(self) -> str:
@@ -40,7 +40,7 @@ class Report:
         for problem in self.problems:
             print(f"warning: {problem}", file=sys.stderr)
         print(f"\n{self.text}\n")
-        for label, path in zip(("results", "  as CSV", "trajectories"), self.files, strict=True):
+        for label, path in self.files.items():
             print(f"{label:<13}{path}")
 
 
@@ -48,12 +48,17 @@ def report(sweep: SweepDir, reference: int | None) -> Report:
     """Bring the sweep's tables up to date and say what they show. Raises UserError if it was never planned."""
     # Imported here: whoever only starts the process of its own needs no pandas.
     from accum_sweeps.analysis.export import write_tables
+    from accum_sweeps.analysis.pair_tables import pair_tables, render_pairs, write_pair_tables
     from accum_sweeps.analysis.summary import render
 
-    tables = write_tables(sweep)
-    reference = reference if reference is not None else sweep.read_plan().header.get("reference")
-    files = (tables.results_path, tables.csv_path, tables.trajectories_path)
-    return Report(text=render(tables.results, reference), files=tuple(map(str, files)), problems=tables.problems)
+    tables, header = write_tables(sweep), sweep.read_plan().header
+    texts = [render(tables.results, reference if reference is not None else header.get("reference"))]
+    files = {"results": tables.results_path, "  as CSV": tables.csv_path, "trajectories": tables.trajectories_path}
+    if compared := header.get("compare"):
+        pairs = pair_tables(sweep.root.path, tables.results, compared)
+        texts.append(render_pairs(pairs))
+        files |= write_pair_tables(sweep.path, pairs)
+    return Report(text="\n\n".join(texts), files={label: str(path) for label, path in files.items()}, problems=tables.problems)
 
 
 def report_apart(sweep: SweepDir, reference: int | None) -> Report:
