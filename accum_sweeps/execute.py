@@ -47,7 +47,7 @@ def execute(spec: RunSpec, run_dir: RunDir, attempt: int, environment: dict[str,
     with run_dir.writer(attempt) as writer, output_to(run_dir.log_path(attempt)):
         recorder = Recorder(writer=writer, run_dir=run_dir, history=run_dir.history(), facts=facts)
         try:
-            session = recorder.begin(lambda: make_session(spec, run_dir.path, attempt))
+            session = recorder.begin(lambda: _session(spec, run_dir.path, attempt))
             outcome = _drive(session, recorder, limits)
         except Exception as error:
             if is_disk_full(error):
@@ -59,6 +59,14 @@ def execute(spec: RunSpec, run_dir: RunDir, attempt: int, environment: dict[str,
             writer.failed(recorder.step, str(error) if isinstance(error, UserError) else f"{type(error).__name__}: {error}")
             return "failed"
     return outcome
+
+
+def _session(spec: RunSpec, folder: Path, attempt: int) -> Session:
+    if spec.setup.measure == "training":
+        return make_session(spec, folder, attempt)
+    from accum_sweeps.ladder.one_step import OneStepSession  # here: it imports torch
+
+    return OneStepSession(spec)
 
 
 def _drive(session: Session, recorder: Recorder, limits: Limits) -> str:

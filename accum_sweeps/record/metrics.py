@@ -42,6 +42,56 @@ FINAL_UNITS: dict[str, str] = {
     "peak_mem_gb": "largest resident memory of the worker so far (GPU: allocated memory), GiB",
 }
 
+# What measure=one_step records of this run's step against the same step in one batch, at the same weights. "Relative" is the L2
+# norm of the difference over that of the one-batch quantity. "allclose" is torch's at its default rtol of 1e-5, the test that
+# people use; "failing" counts at atol 1e-7.
+_AMPLIFICATION_UNITS: dict[str, str] = {
+    "gradient_difference": "relative difference of the whole gradient, before clipping",
+    "update_difference": "relative difference of the whole update of the weights",
+    "gain": "update_difference over the relative difference of what the optimizer was given (the clipped gradient)",
+    "prediction": "measured difference of the updates over that of the closed form of the optimizer's first step (L2 norms)",
+    "soft_share": "share of the squared update difference from elements with |g| < 10 eps (Adam, AdamW)",
+    "flip_share": "share of the squared update difference from elements whose gradients differ in sign",
+    "weights_tolerance": "smallest atol at which allclose passes on the weights after the step",
+    "weights_failing": "elements of the weights after the step that fail allclose",
+}
+ONE_STEP_UNITS: dict[str, str] = {
+    "forward_difference": "relative difference of the network's outputs",
+    "forward_largest": "largest absolute difference of the network's outputs",
+    "forward_tolerance": "smallest atol at which allclose passes on the network's outputs",
+    "forward_moved": "elements of the network's outputs that differ at all",
+    "loss_difference": "relative difference of the summed loss",
+    "terms_difference": "difference of the number of terms (target tokens), exact",
+    "gradient_largest": "largest absolute difference of the gradient",
+    "gradient_tolerance": "smallest atol at which allclose passes on the gradient",
+    "gradient_failing": "elements of the gradient that fail allclose",
+    "gradient_moved": "elements of the gradient that differ at all",
+    "gradient_worst_tensor": "largest relative difference of one tensor's gradient (of the whole where its own is zero but for rounding)",
+    "zero_tensors": "tensors whose gradient is zero but for rounding",
+    "clipped_difference": "relative difference of the clipped gradient, which the optimizer is given",
+    **_AMPLIFICATION_UNITS,
+    "soft_elements": "proportion of the elements with a gradient for which |g| < 10 eps",
+    "flip_elements": "proportion of the elements with a gradient for which its sign differs",
+    "largest_share": "share of the squared update difference from the tensor with the largest",
+    "weights_difference": "relative difference of the weights after the step",
+    "weights_largest": "largest absolute difference of the weights after the step",
+    "weights_moved": "elements of the weights after the step that differ at all",
+    "weights_failing_tensors": "tensors with an element that fails allclose after the step",
+    "buffers_difference": "relative difference of the model's buffers after the step",
+    "tensors": "trained tensors",
+    "parameters": "trained parameters, elements",
+}
+INTERVENTIONS: dict[str, str] = {
+    "eps_1e_4": "the optimizer's eps at 1e-4",
+    "eps_1e_15": "the optimizer's eps at 1e-15",
+    "fp64_gradients": "gradients computed in float64 and then cast",
+    "fp64_accumulation": "gradients of micro-batches summed in float64, computed as before",
+    "frozen_tensor": "the tensor with the largest share not trained",
+}
+ONE_STEP_UNITS |= {
+    f"{metric}_{name}": f"{unit}; {what}" for name, what in INTERVENTIONS.items() for metric, unit in _AMPLIFICATION_UNITS.items()
+}
+
 
 def is_divergence(values: Mapping[str, float]) -> bool:
     """Whether a training loss or an evaluation loss among ``values`` is not finite: then the run has diverged."""
