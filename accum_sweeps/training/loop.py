@@ -3,8 +3,10 @@
 It knows no subject, no scheduler and no logging; it yields one record for each optimizer step.
 """
 
+import contextlib
 import math
-from collections.abc import Generator, Mapping
+from collections.abc import Callable, Generator, Iterator, Mapping
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
@@ -16,9 +18,13 @@ from accum_sweeps.record.metrics import EVAL_LOSS, EVAL_LOSS_EMA, LR, TOKENS, TR
 from accum_sweeps.training import checkpoint, controls, optimizers, seeding
 from accum_sweeps.training.average import moving_average
 from accum_sweeps.training.precision import Precision, accumulator_dtype, loss_scaler
+from accum_sweeps.training.ranks import COMPARE, STEP, RankError, Ranks, kept_buffers
 from accum_sweeps.training.sketch import sketch, tensor_sketches, weights_hash
 from accum_sweeps.training.step import train_step
 from accum_sweeps.training.task import Step, StepOutcome, Task, Terms, Training
+
+# Rank 1 in a process of its own, at a checkpoint or the start: connected while the context is open.
+SecondRank = Callable[[RunSpec, Path | None], AbstractContextManager[Ranks]]
 
 
 class TrainingSession:
@@ -27,6 +33,8 @@ class TrainingSession:
     Resuming from a checkpoint gives the same bits as not having stopped: samples, dropout masks and the specification's
     learning rate are functions of the step's number, so weights, optimizer state, the token count and what the task itself
     asks for are all that is kept.
+
+    With two ranks this session is rank 0's, which ``second_rank`` connects to the other one, or rank 1's, which only follows.
     """
 
     keeps_own_checkpoints = False
@@ -36,6 +44,9 @@ class TrainingSession:
         self._tokens = 0.0
         self._is_diverged = False
         self._lr = 0.0
+        self.second_rank: SecondRank | None = None
+        self._ranks: Ranks | None = None
+        self._loaded: Path | None = None
         self._precision = Precision.named(spec.setup.dtype, spec.setup.device)
         self.training = self._start()
         self.training.optimizer.register_step_pre_hook(self._note_lr)
@@ -68,24 +79,74 @@ class TrainingSession:
 
     def steps(self) -> Generator[StepRecord]:
         """One record for each optimizer step after ``position``; the last one of the run, or a diverged one, ends it."""
-        while self.position < self._spec.setup.steps and not self._is_diverged:
-            yield self._next()
+        with self._connected():
+            while self._goes_on:
+                yield self._next()
+
+    @property
+    def _goes_on(self) -> bool:
+        return self.position < self._spec.setup.steps and not self._is_diverged
+
+    @contextlib.contextmanager
+    def _connected(self) -> Iterator[None]:
+        """With two ranks: connected with rank 1 meanwhile."""
+        if self._spec.setup.ranks == 1 or not self._goes_on:
+            yield
+            return
+        if self.second_rank is None:
+            raise ValueError("ranks=2: this session has nothing to start rank 1 with")
+        with self.second_rank(self._spec, self._loaded) as ranks:
+            self._join(ranks)
+            self._compare(weights_hash(self.training.model))
+            yield
+
+    def _join(self, ranks: Ranks) -> None:
+        self._ranks, self.training.all_reduce = ranks, ranks.all_reduce
+
+    def _compare(self, hash_here: str) -> None:
+        """Have rank 1 compare its weights: a subject that draws from elsewhere than its seeds may build others there."""
+        if self._ranks is not None:
+            self._ranks.lead(COMPARE, hash=hash_here)
+
+    def follow(self, ranks: Ranks) -> None:
+        """Be rank 1: make each step that rank 0 leads. Raises RankError where the weights are not equal bit by bit to rank 0's."""
+        self._join(ranks)
+        for message in ranks.orders():
+            if message["order"] == STEP:
+                self._advance()
+            elif message["hash"] != weights_hash(self.training.model):
+                hint = "Weights, samples and losses must follow from the seeds alone, in any process."
+                raise RankError(f"after optimizer step {self.position} its weights are not those of rank 0\n  {hint}")
 
     def _next(self) -> StepRecord:
-        number = self.position + 1
-        parts = controls.partition(self._spec, number, self.task.rows(number))
-        micro_batches = self.task.split(self.task.batch(number), parts)
-        outcome = self.make_step(number, micro_batches)
-        if not math.isfinite(outcome.loss):
-            self._is_diverged = True
-            return StepRecord(step=number, values=self._values(outcome), is_diverged=True)
-        self.training.position = number
-        self._tokens += self.task.tokens(micro_batches, outcome.terms)
-        return self._record(number, self._values(outcome))
+        if self._ranks is not None:
+            self._ranks.lead(STEP)
+        values = self._values(self._advance())
+        if self._is_diverged:
+            return StepRecord(step=self.position + 1, values=values, is_diverged=True)
+        return self._record(self.position, values)
+
+    def _advance(self) -> StepOutcome:
+        """One optimizer step, as far as this rank makes it; ``position`` follows where the loss is finite."""
+        number, task, ranks = self.position + 1, self.task, self._ranks
+        rows, of_rank = task.rows(number), []
+        samples = task.batch(number)
+        for rank in range(self._spec.setup.ranks):
+            of_rank.append(task.split(samples, controls.partition(self._spec, number, rows, rank)))
+        outcome = self.make_step(number, of_rank[ranks.rank if ranks else 0])
+        if ranks is not None:
+            ranks.take_from_first(kept_buffers(self.training.model))
+        self._is_diverged = not math.isfinite(outcome.loss)
+        if not self._is_diverged:
+            self.training.position = number
+            # Counted here for both ranks: what a step is made of does not depend on who makes it.
+            self._tokens += task.tokens([micro_batch for part in of_rank for micro_batch in part], outcome.terms)
+        return outcome
 
     def make_step(self, number: int, micro_batches: list[Any]) -> StepOutcome:
         """Optimizer step ``number`` with these micro-batches, under the run's own conditions; ``position`` stays as it is."""
-        seeding.seed_dropout(self._spec.seed_dropout, number, self._spec.setup.device)
+        rank = self._ranks.rank if self._ranks else 0
+        seeding.seed_dropout(self._spec.seed_dropout, number, self._spec.setup.device, rank)
         if self.training.lr_factor is not None:
             optimizers.set_lr(self.training.optimizer, self.training.lr_factor(number))
         self._note_lr(self.training.optimizer)
@@ -111,7 +172,9 @@ class TrainingSession:
             return StepRecord(step=number, values=values)
         model = self.training.model
         whole, tensors = tensor_sketches(model) if setup.probe_tensors else (sketch(model), None)
-        return StepRecord(step=number, values=values, sketch=whole, weights_hash=weights_hash(model), tensors=tensors)
+        digest = weights_hash(model)
+        self._compare(digest)
+        return StepRecord(step=number, values=values, sketch=whole, weights_hash=digest, tensors=tensors)
 
     def _evaluate(self) -> Mapping[str, float]:
         average = self.training.average
@@ -148,5 +211,5 @@ class TrainingSession:
         for name, part in self._further_state().items():
             part.load_state_dict(state[name])
         self.task.restore(state["task"])
-        self._tokens, self.training.position = state["tokens"], step
+        self._tokens, self.training.position, self._loaded = state["tokens"], step, path
         return step

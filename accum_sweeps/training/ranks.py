@@ -92,7 +92,8 @@ class Ranks:
         try:
             yield
         finally:
-            dist.destroy_process_group()
+            if dist.is_initialized():
+                dist.destroy_process_group()
 
     def all_reduce(self, tensors: Sequence[Tensor]) -> None:
         """Add each tensor up over the ranks, in place; both must give the same shapes and dtypes in the same order."""
@@ -140,6 +141,12 @@ class Ranks:
             raise
         except RuntimeError as error:
             raise self._failure() from error
+
+
+def kept_buffers(model: torch.nn.Module) -> list[Tensor]:
+    """The buffers that a checkpoint holds, such as running statistics: a resumed rank 1 has those of rank 0."""
+    weights = {name for name, _ in model.named_parameters(remove_duplicate=False)}
+    return [value for name, value in model.state_dict().items() if name not in weights and isinstance(value, Tensor)]
 
 
 def _buckets(tensors: Sequence[Tensor]) -> Iterator[list[Tensor]]:

@@ -19,14 +19,14 @@ def generator(stream: str, seed: int, *counters: int | str) -> np.random.Generat
     return np.random.Generator(np.random.Philox(key=key(stream, seed, *counters)))
 
 
-def seed_dropout(seed: int, step: int, device: str) -> None:
+def seed_dropout(seed: int, step: int, device: str, rank: int = 0) -> None:
     """Set torch's generators, from which dropout masks are drawn on ``device``, to the place of optimizer step ``step``.
 
-    Masks then depend on the seed, the step and the order of the micro-batches within it, and on no earlier step.
+    Masks then depend on the seed, the step, the rank and the order of the micro-batches within it, and on no earlier step.
     """
     import torch
 
-    number = torch_seed_of("dropout", seed, step)
+    number = torch_seed_of("dropout", seed, step, *([rank] if rank else []))
     # Not torch.manual_seed: it visits every kind of device that there could be, half a millisecond at each step.
     torch.default_generator.manual_seed(number)
     if device == "cuda":
