@@ -7,7 +7,7 @@ from pathlib import Path
 from accum_sweeps import planning
 from accum_sweeps.jobs.progress import duration
 from accum_sweeps.jobs.resources import Resources
-from accum_sweeps.jobs.slots import slot_pool
+from accum_sweeps.jobs.order import Group, slot_pools
 from accum_sweeps.plan.config import Config
 from accum_sweeps.plan.labels import run_name
 from accum_sweeps.plan.spec import RunSpec
@@ -66,7 +66,7 @@ def _time(specs: Sequence[RunSpec], stands: planning.Standing, resources: Resour
     timed = [stands.expected_s[spec.run_id] for spec in left if spec.run_id in stands.expected_s]
     if not timed:
         return f"to do    {len(left)} runs; how long is not known, as no run of these setups was timed here yet"
-    slots = slot_pool(resources, left[0].setup.device, left[0].setup.threads).count
+    slots = slot_pools([Group.of(left[0].setup)], resources).popitem()[1].count
     guess = sum(timed) / len(timed) * len(left) / min(slots, len(left))
     rest = "" if len(timed) == len(left) else f" ({len(left) - len(timed)} of them taken as long as the others)"
     return f"to do    {len(left)} runs, about {duration(guess)} on {slots} slots{rest}"

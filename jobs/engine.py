@@ -8,10 +8,11 @@ from accum_sweeps.execute import execute as execute_run
 from accum_sweeps.jobs.order import Group
 from accum_sweeps.plan.spec import RunSpec
 from accum_sweeps.record.store import RunDir
+from accum_sweeps.subjects import second_rank
 from accum_sweeps.training.fingerprint import fingerprint
 from accum_sweeps.training.process import settle
 
-__all__ = ["Limits", "execute", "limits", "start"]
+__all__ = ["Limits", "end", "execute", "limits", "start"]
 
 
 def start(group: Group) -> tuple[str, dict[str, Any]]:
@@ -29,3 +30,8 @@ def execute(spec: RunSpec, run_dir: RunDir, attempt: int, environment: dict[str,
 def limits(run_limit_s: float | None, **settings: Any) -> Limits:
     """The bounds of one execution."""
     return Limits(run_limit_s=math.inf if run_limit_s is None else run_limit_s, **settings)
+
+
+def end() -> None:
+    """Let go of what runs have left for the next one."""
+    second_rank.end()

@@ -166,7 +166,8 @@ class Local(Dispatcher):
 
     def _has_room(self, pool: SlotPool) -> bool:
         same = [job.pool for job in self.jobs if job.pool.kind == pool.kind]
-        return len(same) < pool.count and sum(other.width for other in same) + pool.width <= len(pool.ids)
+        slots, ids = sum(other.ranks for other in same), sum(other.width for other in same)
+        return slots + pool.ranks <= pool.count * pool.ranks and ids + pool.width <= len(pool.ids)
 
     def _start(self, group: Group, pool: SlotPool) -> None:
         self.started += 1

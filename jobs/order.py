@@ -13,24 +13,25 @@ from accum_sweeps.record.sweep import Plan, PlannedRun
 
 @dataclass(frozen=True)
 class Group:
-    """Runs that share what can be set only once in a process: device type, threads, deterministic algorithms."""
+    """Runs that share what can be set only once in a process: device type, threads, deterministic algorithms, slots of a run."""
 
     device: str
     threads: int
     deterministic: bool
+    ranks: int = 1
 
     @classmethod
     def of(cls, setup: Setup) -> "Group":
         """The group of a setup's runs."""
-        return cls(setup.device, setup.threads, setup.deterministic)
+        return cls(setup.device, setup.threads, setup.deterministic, setup.ranks)
 
 
 def slot_pools(wanted: Iterable[Group], resources: Resources) -> dict[Group, SlotPool]:
     """The slots of each group.
 
-    Raises UserError where no GPU is found and ConfigError where more slots are asked for than there are.
+    Raises UserError where no GPU is found, ConfigError where more slots are asked for than there are or a run takes more.
     """
-    return {group: slot_pool(resources, group.device, group.threads) for group in wanted}
+    return {group: slot_pool(resources, group.device, group.threads, group.ranks) for group in wanted}
 
 
 def groups(plan: Plan) -> dict[Group, list[PlannedRun]]:

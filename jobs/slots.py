@@ -18,33 +18,46 @@ from accum_sweeps.plan.errors import ConfigError, UserError
 
 @dataclass(frozen=True)
 class SlotPool:
-    """The ids that the workers of one kind may use: ``width`` of them each, ``count`` workers at most at a time."""
+    """The ids that the workers of one kind may use: ``width`` of them each, ``count`` workers at most at a time.
+
+    A worker takes ``ranks`` slots, a GPU or the cores of a run's threads for each rank.
+    """
 
     kind: str  # "core" or "gpu"
     ids: tuple[str, ...]
     width: int
     count: int
+    ranks: int = 1
 
 
-def slot_pool(resources: Resources, device: str, threads: int) -> SlotPool:
-    """The slots for runs on ``device`` with ``threads`` CPU threads each.
+def slot_pool(resources: Resources, device: str, threads: int, ranks: int = 1) -> SlotPool:
+    """The slots for runs on ``device`` with ``threads`` CPU threads for each of their ``ranks``.
 
-    Raises UserError where no GPU is found and ConfigError where more slots are asked for than there are.
+    Raises UserError where no GPU is found, ConfigError where more slots are asked for than there are or a run takes more.
     """
-    return _gpu_pool(resources.slots) if device == "cuda" else _core_pool(resources.slots, threads)
+    kind, ids, width, slots, where = _gpus(resources.slots) if device == "cuda" else _cores(resources.slots, threads)
+    if slots < ranks:
+        each = "a GPU, for nccl" if kind == "gpu" else f"{width} {'core' if width == 1 else 'cores'}"
+        hint = f"ranks=1 takes one; launcher.slots and {'CUDA_VISIBLE_DEVICES' if kind == 'gpu' else 'threads'} decide how many there are."
+        raise ConfigError("ranks", ranks, f"takes {ranks} slots, each {each}; here {'is' if slots == 1 else 'are'} {slots} ({where})", hint)
+    return SlotPool(kind, ids, width * ranks, slots // ranks, ranks)
 
 
-def _gpu_pool(slots: object) -> SlotPool:
+# Kind, ids, ids of a slot, number of slots, and what that number comes from.
+_Found = tuple[str, tuple[str, ...], int, int, str]
+
+
+def _gpus(slots: object) -> _Found:
     if isinstance(slots, tuple):
         _refuse_hidden(slots)
-        return SlotPool("gpu", slots, 1, len(slots))
+        return "gpu", slots, 1, len(slots), f"launcher.slots={list(slots)}"
     found = visible_gpus(os.environ)
     if not found:
         raise UserError(
             "device=cuda: no GPU found (CUDA_VISIBLE_DEVICES is empty or nvidia-smi lists none).\n"
             "  Use device=cpu, or unset CUDA_VISIBLE_DEVICES and name the ids: launcher.slots=[0,1]"
         )
-    return SlotPool("gpu", found, 1, _count(slots, len(found), f"{len(found)} GPUs are visible"))
+    return "gpu", found, 1, *_count(slots, len(found), f"{len(found)} GPUs are visible")
 
 
 def _refuse_hidden(slots: tuple[str, ...]) -> None:
@@ -57,22 +70,22 @@ def _refuse_hidden(slots: tuple[str, ...]) -> None:
         raise ConfigError("launcher.slots", list(slots), f"GPU {hidden[0]} is not usable here; CUDA_VISIBLE_DEVICES shows {shown}")
 
 
-def _core_pool(slots: object, threads: int) -> SlotPool:
+def _cores(slots: object, threads: int) -> _Found:
     cores = usable_cores()
     if isinstance(slots, tuple):
         if unknown := [core for core in slots if core not in cores]:
             raise ConfigError("launcher.slots", list(slots), f"core {unknown[0]} is not usable here; usable: {', '.join(cores)}")
         cores, slots = slots, "auto"
     width = min(threads, len(cores))  # more threads than cores still run, on all of them
-    return SlotPool("core", cores, width, _count(slots, len(cores) // width, f"{len(cores)} cores, {threads} threads a run"))
+    return "core", cores, width, *_count(slots, len(cores) // width, f"{len(cores)} cores, {threads} threads a run")
 
 
-def _count(slots: object, most: int, why: str) -> int:
+def _count(slots: object, most: int, why: str) -> tuple[int, str]:
     if slots == "auto":
-        return most
+        return most, why
     if not isinstance(slots, int) or slots > most:
         raise ConfigError("launcher.slots", slots, f"must be at most {most} here ({why})")
-    return slots
+    return slots, f"launcher.slots={slots}"
 
 
 def usable_cores() -> tuple[str, ...]:

@@ -59,7 +59,7 @@ def work(order: WorkOrder, stop: Stop, *, parent: int | None = None, watch: Call
             raise
         return _fatal(journal, disk_full(order.root))
     finally:
-        worker.slot.release()
+        worker.end()
         heartbeat.end()
         journal.close()
 
@@ -103,6 +103,12 @@ class _Worker:
             elif self._try(run, queue):
                 taken, wait_s = taken + 1, FIRST_WAIT_S
         return self._stopped()
+
+    def end(self) -> None:
+        """Leave nothing running, then let others use the slot."""
+        if hasattr(self, "engine"):
+            self.engine.end()
+        self.slot.release()
 
     def _stopped(self) -> WorkEnd:
         return WorkEnd("stopped", self.stop.worker or "")

@@ -84,7 +84,7 @@ class Ranks:
     @contextlib.contextmanager
     def meeting(self, file: Path) -> Iterator[None]:
         """Meet the other rank through ``file``, which only the two know, and be connected meanwhile; gloo on CPUs, nccl on GPUs."""
-        store = dist.FileStore(str(file), RANKS)
+        store = dist.FileStore(str(file), RANKS)  # type: ignore[attr-defined]
         store.set_timeout(datetime.timedelta(seconds=MEETING_S))
         backend, limit = "nccl" if self._device == "cuda" else "gloo", datetime.timedelta(minutes=SUM_LIMIT_MIN)
         with _loopback(), self._failing():
@@ -101,7 +101,7 @@ class Ranks:
             flat = torch.cat([tensor.detach().reshape(-1) for tensor in bucket])
             with self._failing():
                 self._wait(dist.all_reduce(flat, async_op=True))
-            for tensor, values in zip(bucket, flat.split([tensor.numel() for tensor in bucket]), strict=True):
+            for tensor, values in zip(bucket, torch.split(flat, [tensor.numel() for tensor in bucket]), strict=True):
                 tensor.detach().copy_(values.view(tensor.shape))
 
     def take_from_first(self, tensors: Sequence[Tensor]) -> None:
