@@ -120,13 +120,14 @@ def _place(module: str, error: BaseException) -> str:
 
 
 def main(target: str) -> None:
-    """Write JSON to standard output: ``problem`` and ``hint``, or ``parameters`` of the class and source ``files`` loaded."""
+    """Write JSON to standard output: ``problem`` and ``hint``, or ``parameters`` of the class, its ``optional`` methods, source ``files`` loaded."""
     with os.fdopen(os.dup(1), "w") as answer:
         os.dup2(2, 1)  # what the user's module prints must not mix with the answer
         try:
             kind = load_class(target)
             check_class(kind)
             result: dict[str, Any] = {"parameters": parameters_of(kind), "files": [str(path) for path in loaded_files()]}
+            result["optional"] = [name for name in OPTIONAL if callable(getattr(kind, name, None))]
         except HookError as error:
             result = {"problem": error.problem, "hint": error.hint}
         json.dump(result, answer)

@@ -31,10 +31,11 @@ SPEC_WORD = "{spec}"
 IMPORT_LIMIT_S = 300.0
 
 
-def identify(part: Part, cwd: Path) -> Part:
+def identify(part: Part, cwd: Path, ranks: int = 1) -> Part:
     """``part`` with the ``code_hash`` of its files as they are now; ``cwd`` is where the command was typed.
 
-    Raises ConfigError when the hook cannot be loaded or lacks a method, the program is not found, or a file is missing.
+    Raises ConfigError when the hook cannot be loaded, lacks a method or has one that ``ranks`` rule out, the program is not
+    found, or a file is missing.
     """
     if isinstance(part, LanguageModel | Contrastive):
         return part
@@ -43,7 +44,7 @@ def identify(part: Part, cwd: Path) -> Part:
     files = source_files(part, cwd)
     found = dataclasses.replace(part, code_hash=code_hash(files))
     if isinstance(found, PythonHook):
-        _check_hook(found, files, cwd)
+        _check_hook(found, files, cwd, ranks)
     return found
 
 
@@ -60,12 +61,15 @@ def search_path() -> str:
     return os.pathsep.join([beside, path] if sys.prefix != sys.base_prefix else [path, beside])
 
 
-def _check_hook(part: PythonHook, files: dict[str, Path], cwd: Path) -> None:
+def _check_hook(part: PythonHook, files: dict[str, Path], cwd: Path, ranks: int) -> None:
     loaded = _load(part.target, cwd, part.code_hash)
     try:
         if "problem" in loaded:
             raise HookError(loaded["problem"], loaded["hint"])
         check_arguments(loaded["parameters"], part.args)
+        if ranks > 1 and "step" in loaded["optional"]:
+            hint = "Leave ranks=1, or the step to build, batch and loss: then gradients are summed over the ranks."
+            raise HookError(f"has the method step, which would see only the micro-batches of its own rank of {ranks}", hint)
     except HookError as error:
         raise ConfigError("subject.target", part.target, error.problem, error.hint) from None
     _require_all_found(part, [Path(name) for name in loaded["files"]], files, cwd)
