@@ -14,13 +14,14 @@ from accum_sweeps.plan.errors import ConfigError
 from accum_sweeps.plan.flat import flatten
 from accum_sweeps.plan.labels import setup_labels
 from accum_sweeps.plan.pairs import check_pair
-from accum_sweeps.plan.parts import Decoder, TextFiles, TokenFile
+from accum_sweeps.plan.parts import Decoder, DualEncoder, Pairs, TextFiles, TokenFile
 from accum_sweeps.plan.spec import RUN_KEYS, RunSpec, Setup
 from accum_sweeps.plan.tracking import without_password
 from accum_sweeps.record.state import RunState, file_system_now, run_state
 from accum_sweeps.record.store import DamagedRunError, RootDir
 from accum_sweeps.subjects.identify import BUILT_IN
 from accum_sweeps.subjects.identify import identify as identify_subject
+from accum_sweeps.subjects.identify_clip import identify as identify_clip
 from accum_sweeps.training.data.corpus import identify as identify_data
 
 
@@ -56,12 +57,20 @@ def _identified(specs: Iterable[RunSpec], cwd: Path) -> Iterator[RunSpec]:
 
 
 def _identify(setup: Setup, cwd: Path, parts: dict[str, Any]) -> Setup:
+    if isinstance(setup.model, DualEncoder) and isinstance(setup.data, Pairs):
+        return _identify_contrastive(setup, setup.model, setup.data, cwd, parts)
     vocabulary = setup.model.vocabulary if isinstance(setup.model, Decoder) else None
     data = setup.data
     if isinstance(data, TextFiles | TokenFile):
         data = dataclasses.replace(data, path=str(cwd / Path(data.path).expanduser()))  # a worker may stand in another folder
     subject = _once(parts, repr(setup.subject), lambda: identify_subject(setup.subject, cwd))
     return dataclasses.replace(setup, subject=subject, data=_once(parts, repr((data, vocabulary)), lambda: identify_data(data, vocabulary)))
+
+
+def _identify_contrastive(setup: Setup, model: DualEncoder, data: Pairs, cwd: Path, parts: dict[str, Any]) -> Setup:
+    key = repr((model, data, setup.global_batch))
+    model, data = _once(parts, key, lambda: identify_clip(model, data, setup.global_batch, cwd))
+    return dataclasses.replace(setup, model=model, data=data)
 
 
 def _once(known: dict[str, Any], key: str, make: Callable[[], Any]) -> Any:

@@ -23,6 +23,10 @@ def session(spec: RunSpec, folder: Path, attempt: int) -> Session:
             from accum_sweeps.subjects.lm import session as language_model
 
             return language_model(spec)
+        case "clip":
+            from accum_sweeps.subjects.clip import session as contrastive
+
+            return contrastive(spec)
         case "python":
             from accum_sweeps.subjects.python_hook import session as python_hook
 

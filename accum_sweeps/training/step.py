@@ -1,15 +1,19 @@
 """One optimizer step with correct accumulation."""
 
 import math
+from collections.abc import Callable
+from contextlib import AbstractContextManager
 from typing import Any
 
 import torch
 from torch import Tensor
+from torch.nn import Module
 from torch.nn.utils import clip_grads_with_norm_, get_total_norm
 
 from accum_sweeps.record.metrics import GRAD_NORM, LOSS_SCALE
 from accum_sweeps.training.accumulate import accumulate
-from accum_sweeps.training.task import StepOutcome, Terms, Training
+from accum_sweeps.training.gradcache import accumulate_cached
+from accum_sweeps.training.task import Step, StepOutcome, Terms, Training
 
 
 def train_step(training: Training, micro_batches: list[Any]) -> StepOutcome:
@@ -26,6 +30,33 @@ def train_step(training: Training, micro_batches: list[Any]) -> StepOutcome:
         all_reduce=training.all_reduce,
     )
     return update(training, total, terms)
+
+
+def cached_step(
+    encode: Callable[[Module, Any], tuple[Tensor, ...]],
+    contrast: Callable[..., tuple[Tensor, Terms]],
+    autocast: Callable[[], AbstractContextManager[object]],
+) -> Step:
+    """The step with gradient caching: ``contrast(model, *embeddings)`` is the loss of all micro-batches' embeddings together.
+
+    ``encode(model, micro_batch)`` gives a micro-batch's; both run under ``autocast()``, as two contexts.
+    """
+
+    def step(training: Training, micro_batches: list[Any]) -> StepOutcome:
+        def encoded(micro_batch: Any) -> tuple[Tensor, ...]:
+            with autocast():
+                return encode(training.model, micro_batch)
+
+        def loss(*embeddings: Tensor) -> tuple[Tensor, Terms]:
+            with autocast():
+                return contrast(training.model, *embeddings)
+
+        total, terms = accumulate_cached(
+            training.parameters, micro_batches, encoded, loss, dtype=training.accumulator, backward=training.backward
+        )
+        return update(training, total, terms)
+
+    return step
 
 
 def update(training: Training, total: Tensor, terms: Terms) -> StepOutcome:

@@ -12,7 +12,8 @@ from tests.house.checkout import ROOT
 
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 EXTRAS = PROJECT["optional-dependencies"]
-DECLARED = [Requirement(text) for text in [*PROJECT["dependencies"], *EXTRAS["dev"]]]
+OWN = "accum_sweeps[clip]"  # the tests need that extra as well
+DECLARED = [Requirement(text) for text in [*PROJECT["dependencies"], *EXTRAS["clip"], *EXTRAS["dev"]] if text != OWN]
 COMPARED = [Requirement(text) for text in EXTRAS["bench"]]  # what only timings compare with: tests run without it
 
 
@@ -41,6 +42,10 @@ def test_the_pinned_version_is_within_the_declared_range(requirement: Requiremen
 @pytest.mark.parametrize("requirement", DECLARED, ids=lambda r: r.name)
 def test_the_pinned_version_is_installed(requirement: Requirement) -> None:
     assert Version(importlib.metadata.version(requirement.name)).public == PINS[canonicalize_name(requirement.name)].public
+
+
+def test_the_tests_install_what_the_contrastive_subject_needs() -> None:
+    assert OWN in EXTRAS["dev"]
 
 
 def test_the_command_is_declared() -> None:
