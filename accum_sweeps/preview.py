@@ -5,9 +5,9 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from accum_sweeps import planning
+from accum_sweeps.jobs.order import Group, slot_pools
 from accum_sweeps.jobs.progress import duration
 from accum_sweeps.jobs.resources import Resources
-from accum_sweeps.jobs.order import Group, slot_pools
 from accum_sweeps.plan.config import Config
 from accum_sweeps.plan.labels import run_name
 from accum_sweeps.plan.spec import RunSpec

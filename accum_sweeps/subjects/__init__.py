@@ -4,9 +4,13 @@ Public: :func:`session`, and :class:`~accum_sweeps.subjects.protocol.Session` wh
 """
 
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from accum_sweeps.plan.spec import RunSpec
 from accum_sweeps.subjects.protocol import Session
+
+if TYPE_CHECKING:
+    from accum_sweeps.training.loop import TrainingSession
 
 __all__ = ["Session", "session"]
 
@@ -22,7 +26,7 @@ def session(spec: RunSpec, folder: Path, attempt: int) -> Session:
         case "lm":
             from accum_sweeps.subjects.lm import session as language_model
 
-            return language_model(spec)
+            return _leading(language_model(spec), spec)
         case "clip":
             from accum_sweeps.subjects.clip import session as contrastive
 
@@ -30,10 +34,19 @@ def session(spec: RunSpec, folder: Path, attempt: int) -> Session:
         case "python":
             from accum_sweeps.subjects.python_hook import session as python_hook
 
-            return python_hook(spec)
+            return _leading(python_hook(spec), spec)
         case "command":
             from accum_sweeps.subjects.command import session as command
 
             return command(spec, folder, attempt)
         case kind:
             raise AssertionError(f"a subject of kind {kind!r} passed validation")
+
+
+def _leading(made: "TrainingSession", spec: RunSpec) -> Session:
+    """``made`` as rank 0 of its run, if that has ranks."""
+    if spec.setup.ranks > 1:
+        from accum_sweeps.subjects.second_rank import second_rank
+
+        made.second_rank = second_rank
+    return made

@@ -3,7 +3,7 @@
 ``regroup`` cuts another partition of the same samples into micro-batches, ``order`` takes the micro-batches in another
 order, ``permute`` the samples within each micro-batch; ``ulp_weights`` moves every initial weight, and ``ulp_grads`` every
 gradient entry, by one unit in the last place up or down. All of them are keyed by the run's seed, not by the replicate.
-What cannot differ stays exactly equal: ``order`` with fewer than three micro-batches (a + b = b + a), ``permute`` with one row each.
+What cannot differ stays exactly equal: ``order`` with fewer than three micro-batches in all (a + b = b + a), ``permute`` with one row each.
 """
 
 from collections.abc import Callable, Iterable
@@ -30,41 +30,47 @@ def partition(spec: RunSpec, step: int, rows: int | None = None, rank: int = 0) 
         raise ValueError(f"accum={spec.accum} does not divide the {batch // spec.setup.ranks} rows of a batch")
     rows = batch if rows is None else rows
     rng = seeding.generator("control", spec.seed, spec.control, step)
-    parts = _PARTITIONS.get(spec.control, _plain)(rows, spec.micro_batch, rng)
+    parts = _PARTITIONS.get(spec.control, _plain)(rows, spec, rng)
     return parts[rank * spec.accum : (rank + 1) * spec.accum]
 
 
-def _plain(rows: int, size: int, rng: np.random.Generator) -> list[Rows]:
-    return _cut(np.arange(rows, dtype=np.intp), size)
+def _plain(rows: int, spec: RunSpec, rng: np.random.Generator) -> list[Rows]:
+    return _cut(np.arange(rows, dtype=np.intp), spec.micro_batch)
 
 
 def _cut(rows: Rows, size: int) -> list[Rows]:
     return [rows[start : start + size] for start in range(0, len(rows), size)]
 
 
-def _regroup(rows: int, size: int, rng: np.random.Generator) -> list[Rows]:
-    plain = _plain(rows, size, rng)
+def _regroup(rows: int, spec: RunSpec, rng: np.random.Generator) -> list[Rows]:
+    plain = _plain(rows, spec, rng)
     # With one part, or one row to a part, there is no other partition: only the order can differ.
     view: Callable[[list[Rows]], object] = _members if 1 < len(plain) < rows else _sequence
     while True:
-        parts = _cut(rng.permutation(rows), size)
+        parts = _cut(rng.permutation(rows), spec.micro_batch)
         if rows == 1 or view(parts) != view(plain):
             return parts
 
 
-def _order(rows: int, size: int, rng: np.random.Generator) -> list[Rows]:
-    plain = _plain(rows, size, rng)
+def _order(rows: int, spec: RunSpec, rng: np.random.Generator) -> list[Rows]:
+    plain = _plain(rows, spec, rng)
     order = _other_permutation(len(plain), rng)
-    while len(plain) > 2 and (order[2:] == np.arange(2, len(plain))).all():  # the first two swapped: their sum is the same
+    while len(plain) > 2 and _summation(order, spec.accum) == _summation(np.arange(len(plain)), spec.accum):
         order = _other_permutation(len(plain), rng)
     return [plain[i] for i in order]
 
 
-def _permute(rows: int, size: int, rng: np.random.Generator) -> list[Rows]:
-    return [part[_other_permutation(len(part), rng)] for part in _plain(rows, size, rng)]
+def _summation(order: Rows, per_rank: int) -> object:
+    """The sum that micro-batches in this order make: a rank's first two, and the ranks, can be swapped without changing a bit."""
+    of_rank = _cut(order, per_rank)
+    return {(frozenset(part[:2].tolist()), tuple(part[2:].tolist())) for part in of_rank}
 
 
-_PARTITIONS: dict[str, Callable[[int, int, np.random.Generator], list[Rows]]] = {
+def _permute(rows: int, spec: RunSpec, rng: np.random.Generator) -> list[Rows]:
+    return [part[_other_permutation(len(part), rng)] for part in _plain(rows, spec, rng)]
+
+
+_PARTITIONS: dict[str, Callable[[int, RunSpec, np.random.Generator], list[Rows]]] = {
     "regroup": _regroup,
     "order": _order,
     "permute": _permute,

@@ -1,5 +1,8 @@
 """The accumulated gradient is that of the mean over all terms of the step, in the buffer's dtype."""
 
+import threading
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
@@ -89,3 +92,49 @@ def test_a_weight_that_some_micro_batches_do_not_use(buffer: torch.dtype | None)
 def test_whole_numbers_give_the_correctly_rounded_quotient(pairs: list[tuple[int, int]], buffer: torch.dtype | None) -> None:
     total, terms = sum(slope for slope, _ in pairs), sum(count for _, count in pairs)
     assert gradient_of(list(pairs), buffer=buffer)[0] == float(torch.tensor(total / terms, dtype=torch.float32))
+
+
+class Summing:
+    """Sums over two threads, as processes would with their own tensors."""
+
+    def __init__(self) -> None:
+        self.met, self.given = threading.Barrier(2, timeout=20), dict[int, list[Tensor]]()
+
+    def of(self, rank: int) -> Callable[[Sequence[Tensor]], None]:
+        def all_reduce(tensors: Sequence[Tensor]) -> None:
+            self.given[rank] = [tensor.clone() for tensor in tensors]
+            self.met.wait()
+            for tensor, other in zip(tensors, self.given[1 - rank], strict=True):
+                tensor.add_(other)
+            self.met.wait()
+
+        return all_reduce
+
+
+@pytest.mark.parametrize("buffer", [None, torch.float64])
+@pytest.mark.parametrize("cut", [0, 1, 3])
+def test_two_ranks_give_the_gradient_of_all_their_micro_batches(cut: int, buffer: torch.dtype | None) -> None:
+    pairs, summing = [(6, 3), (4, 1), (1, 4)], Summing()
+
+    def rank(number: int) -> tuple[float, float, list[Tensor | None]]:
+        # The first two weights have gradients on one rank each, the third on both, the last on none.
+        weights = [weight() for _ in range(4)]
+
+        def loss(pair: tuple[int, int]) -> tuple[Tensor, int]:
+            return weights[number] * pair[0] + weights[2] * pair[0], pair[1]
+
+        mine = pairs[:cut] if number == 0 else pairs[cut:]
+        total, terms = accumulate(weights, mine, loss, dtype=buffer, all_reduce=summing.of(number))
+        return float(total), float(terms), [w.grad for w in weights]
+
+    with ThreadPoolExecutor(2) as pool:
+        first, second = pool.map(rank, (0, 1))
+    assert first == second
+    slopes = sum(pair[0] for pair in pairs[:cut]), sum(pair[0] for pair in pairs[cut:])
+    expected = [slopes[0] / 8 if cut else None, slopes[1] / 8 if cut < 3 else None, 11 / 8, None]
+    assert first[1:] == (8, expected), "a weight that no rank has a gradient for keeps none: an optimizer leaves it alone"
+
+
+def test_a_step_without_micro_batches_sums_to_nothing() -> None:
+    total, terms = accumulate([weight()], [], lambda _: (weight(), 1))
+    assert (float(total), terms) == (0, 0)

@@ -58,6 +58,28 @@ def test_order_does_more_than_swap_the_first_two_whose_sum_would_be_the_same(ste
 
 
 @pytest.mark.parametrize("step", range(1, 30))
+def test_order_over_two_ranks_does_more_than_swap_ranks_or_the_first_two_of_a_rank(step: int) -> None:
+    spec = make_spec(accum=2, ranks=2, global_batch=4, control="order")
+    of_rank = [[int(part[0]) for part in partition(spec, step, rank=rank)] for rank in (0, 1)]
+    assert sorted(of_rank[0] + of_rank[1]) == [0, 1, 2, 3]
+    assert sets(of_rank) != {frozenset({0, 1}), frozenset({2, 3})}
+
+
+@pytest.mark.parametrize("control", ["none", *CUTS])
+def test_two_ranks_take_halves_of_what_one_rank_takes(control: str) -> None:
+    spec, one = (make_spec(accum=accum, ranks=ranks, global_batch=12, control=control) for accum, ranks in ((3, 2), (6, 1)))
+    halves = [partition(spec, 4, rank=rank) for rank in (0, 1)]
+    assert [len(half) for half in halves] == [3, 3]
+    assert [part.tolist() for half in halves for part in half] == [part.tolist() for part in partition(one, 4)]
+
+
+def test_a_short_last_window_may_leave_the_second_rank_without_rows() -> None:
+    spec = make_spec(accum=2, ranks=2, global_batch=8)
+    assert [[part.tolist() for part in partition(spec, 1, 5, rank)] for rank in (0, 1)] == [[[0, 1], [2, 3]], [[4]]]
+    assert [[part.tolist() for part in partition(spec, 1, 3, rank)] for rank in (0, 1)] == [[[0, 1], [2]], []]
+
+
+@pytest.mark.parametrize("step", range(1, 30))
 def test_permute_keeps_the_members_and_changes_every_order(step: int) -> None:
     plain, permuted = parts_of(accum=2, global_batch=4), parts_of(step, accum=2, global_batch=4, control="permute")
     assert permuted == [part[::-1] for part in plain]
