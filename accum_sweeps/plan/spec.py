@@ -50,7 +50,7 @@ class Setup:
     )
     ema: float | None = setting("decay of an exponential moving average of the weights; null = none", at_least=0, below=1, neutral=None)
     loss_scale: float = setting(
-        "dtype=amp_fp16: initial factor on the summed loss, adapted by the rule of torch's GradScaler", above=0, neutral=128.0
+        "dtype=amp_fp16: initial factor on the summed loss, adapted by the rule of torch's GradScaler", above=0, neutral=16.0
     )
     reduced_precision_reduction: bool = setting("GPUs may add the products of half-precision matrices in half precision", neutral=True)
     probe_tensors: bool = setting("sketch each tensor by itself too, to tell which tensors differ", neutral=False)

@@ -1,4 +1,8 @@
-"""An exponential moving average of the weights, by torch's own AveragedModel."""
+"""An exponential moving average of the weights, by torch's own AveragedModel.
+
+It is kept in the dtype of the weights: in bfloat16 a decay of .999 rounds most of its changes away. Buffers, such as
+BatchNorm's running statistics, are those of the newest weights.
+"""
 
 import torch
 from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
