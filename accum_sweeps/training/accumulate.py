@@ -94,5 +94,9 @@ def added(buffer: Tensor | None, gradient: Tensor | None, dtype: torch.dtype) ->
 
 def divide(gradients: list[Tensor], terms: Tensor | float) -> None:
     """Divide in place; a zero-dimensional divisor leaves the gradients' dtype as it is."""
-    if gradients:
+    if isinstance(terms, Tensor) and terms.is_cuda:
+        # There the divisor is rounded to the dividend's dtype: in float16 65,520 terms would be infinitely many.
+        for gradient in gradients:
+            gradient.copy_(gradient.to(torch.promote_types(gradient.dtype, torch.float32)) / terms)
+    elif gradients:
         torch._foreach_div_(gradients, terms)

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import numpy as np
 import torch
+from torch.backends.cuda import fp16_bf16_reduction_math_sdp_allowed, matmul
 
 # Set in the environment, these change which kernels are used or how they round (oneDNN still reads its older names, DNNL_*).
 _VARIABLES = (
@@ -36,8 +37,8 @@ def fingerprint(device: str) -> tuple[str, dict[str, str]]:
     """(env_id, facts): twelve hex digits over the facts, and the facts by name.
 
     Facts: torch's version, source revision and CUDA build, the CPU kernels it picked, the CPU's model, on ``cuda`` the
-    GPU's model, cuDNN and whether TF32 may replace fp32, numpy, Python's minor version, and those environment variables
-    that choose kernels.
+    GPU's model, cuDNN and whether float16 may be added up in float16 or half-precision attention in half precision, numpy, Python's
+    minor version, and those environment variables that choose kernels. Flags that the specification sets, such as TF32, are not among them.
     """
     facts = {
         "torch": torch.__version__,
@@ -51,7 +52,7 @@ def fingerprint(device: str) -> tuple[str, dict[str, str]]:
     }
     if device == "cuda":
         facts |= {"gpu": torch.cuda.get_device_name(), "cudnn": str(torch.backends.cudnn.version())}  # type: ignore[no-untyped-call]
-        facts |= {"tf32_matmul": str(torch.backends.cuda.matmul.allow_tf32), "tf32_cudnn": str(torch.backends.cudnn.allow_tf32)}
+        facts |= {"fp16_accumulation": str(matmul.allow_fp16_accumulation), "sdp_reduction": str(fp16_bf16_reduction_math_sdp_allowed())}  # type: ignore[no-untyped-call]
     facts |= {name: os.environ[name] for name in _VARIABLES if name in os.environ}
     digest = hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()
     return digest[:12], facts
