@@ -77,16 +77,16 @@ def update(training: Training, total: Tensor, terms: Terms) -> StepOutcome:
     loss = loss_sum / count
     values = {GRAD_NORM: grad_norm} if scaler is None else {GRAD_NORM: grad_norm, LOSS_SCALE: float(scaler.get_scale())}
     if math.isfinite(loss):
-        _move(training)
+        _move(training, is_overflow=scaler is not None and not math.isfinite(grad_norm))
     return StepOutcome(loss=loss, terms=count, values=values)
 
 
-def _move(training: Training) -> None:
-    """Update the weights, unless gradients overflowed under a loss scale, and their moving average."""
+def _move(training: Training, *, is_overflow: bool) -> None:
+    """Update the weights and their moving average; neither where gradients overflowed under the loss scale, which is then halved."""
     if training.scaler is None:
         training.optimizer.step()
     else:
         training.scaler.step(training.optimizer)
         training.scaler.update()
-    if training.average is not None:
+    if training.average is not None and not is_overflow:
         training.average.update_parameters(training.model)
