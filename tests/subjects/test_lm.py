@@ -60,10 +60,10 @@ def test_the_batch_depends_on_the_data_seed_alone(spec: Any) -> None:
     assert joined(micro_batches(spec(seed_data=6))) != expected
 
 
-def test_rows_are_ragged_and_their_terms_are_counted(spec: Any) -> None:
+def test_rows_are_ragged_and_x_are_counted(spec: Any) -> None:
     parts = micro_batches(spec(accum=4))
-    assert [p.terms for p in parts] == [int((p.targets != IGNORED).sum()) for p in parts]
-    assert len({p.terms for p in parts}) > 1
+    assert [p.tokens for p in parts] == [int((p.targets != IGNORED).sum()) for p in parts]
+    assert len({p.tokens for p in parts}) > 1
     assert {p.inputs.shape for p in parts} == {(4, 64)}
 
 
@@ -77,7 +77,7 @@ def test_the_loss_is_summed_over_real_targets_and_blind_to_padding(spec: Any) ->
     assert float(total) == pytest.approx(float(expected), rel=1e-12)
     scribbled = torch.where(part.targets == IGNORED, 7, part.inputs)
     assert float(task.loss(model, dataclasses.replace(part, inputs=scribbled))[0]) == pytest.approx(float(total), rel=1e-14)
-    assert terms == part.terms
+    assert terms == part.tokens
 
 
 def test_the_evaluation_set_is_the_same_for_every_run(spec: Any) -> None:

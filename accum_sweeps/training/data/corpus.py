@@ -29,7 +29,7 @@ class Corpus:
 def identify(data: Data, vocabulary: int | None = None) -> Data:
     """``data`` with the hash of the corpus filled in and its path made absolute; checks that it can be trained on.
 
-    Raises ConfigError: a corpus that cannot be read, that is too small for ``seq_len`` or ``eval_rows``, or that holds
+    Raises ConfigError: a corpus that cannot be read, that is too small for ``seq_len``, ``eval_rows`` or ``epoch_rows``, or that holds
     token ids of ``vocabulary`` (if given) or above.
     """
     if not isinstance(data, TextData):
@@ -69,6 +69,7 @@ def _read(data: TextData) -> Corpus:
         corpus = _read_bytes(*byte_files.standard_library(), data)
     _check_size(corpus.train, data.seq_len, 1, "training")
     _check_size(corpus.evaluation, data.seq_len, data.eval_rows, "evaluation")
+    _check_epoch(corpus.train, data)
     return corpus
 
 
@@ -77,9 +78,7 @@ def _read_bytes(train: byte_files.Bytes, evaluation: byte_files.Bytes, data: Sta
     digest.update(train.data)
     digest.update(evaluation.data)
     largest = max(int(part.max(initial=0)) for part in (train, evaluation))
-    train_text, evaluation_text = (
-        split_documents(part, data.seq_len) if data.lengths == "documents" else Text(part) for part in (train, evaluation)
-    )
+    train_text, evaluation_text = (_text(part, data) for part in (train, evaluation))
     return Corpus(train=train_text, evaluation=evaluation_text, hash=digest.hexdigest(), largest=largest)
 
 
@@ -88,7 +87,14 @@ def _read_tokens(data: TokenFile) -> Corpus:
     tokens: Tokens = token_file.open_tokens(path, data.integer)
     found, largest = token_file.content(path, tokens)
     cut = tokens.size - int(tokens.size * data.eval_share)
-    return Corpus(train=Text(tokens[:cut]), evaluation=Text(tokens[cut:]), hash=found, largest=largest)
+    return Corpus(train=_text(tokens[:cut], data), evaluation=_text(tokens[cut:], data), hash=found, largest=largest)
+
+
+def _text(tokens: Tokens, data: TextData) -> Text:
+    """The tokens with the rows that ``data.lengths`` asks for."""
+    if data.lengths == "documents":
+        return split_documents(tokens, data.seq_len)
+    return Text(tokens, lengths=data.lengths)
 
 
 def _check_size(text: Text, seq_len: int, rows: int, side: str) -> None:
@@ -100,3 +106,10 @@ def _check_size(text: Text, seq_len: int, rows: int, side: str) -> None:
         raise ConfigError(
             "data.eval_rows", rows, f"{held}; at most {available} is possible", "Use fewer or shorter rows, or a larger corpus."
         )
+
+
+def _check_epoch(text: Text, data: TextData) -> None:
+    available = available_rows(text, data.seq_len)
+    if data.epoch_rows is not None and data.epoch_rows > available:
+        held = f"the training text holds {available} rows that share no token; at most {available} is possible"
+        raise ConfigError("data.epoch_rows", data.epoch_rows, held, "Use fewer or shorter rows, or a larger corpus.")

@@ -1,4 +1,4 @@
-"""Rows of tokens out of a long text: sampled for training, fixed for evaluation.
+"""Rows of tokens out of a long text: sampled for training, fixed for evaluation and for epochs.
 
 Shapes: R rows, T = seq_len target tokens. A row is up to T + 1 consecutive tokens: the first T are inputs, the last T targets.
 """
@@ -8,8 +8,13 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from accum_sweeps.training import seeding
+
 IGNORED = -100  # target of a padded position; torch's cross entropy leaves it out
 MIN_ROW = 8  # tokens: shorter pieces (a lone bracket, a blank line) are no rows of their own
+
+_ALL = slice(None)
+_FIXED_SEED = 0  # of the lengths of rows that are the same for every run
 
 Tokens = NDArray[np.unsignedinteger]
 Positions = NDArray[np.int64]
@@ -17,19 +22,27 @@ Positions = NDArray[np.int64]
 
 @dataclass(frozen=True, eq=False)
 class Batch:
-    """``inputs`` and ``targets``: int64, (R, T); padded positions hold input 0 and target IGNORED."""
+    """``inputs`` and ``targets``: int64, (R, T); padded positions hold input 0 and target IGNORED.
+
+    ``step`` is the optimizer step that the rows belong to; 0 = none.
+    """
 
     inputs: NDArray[np.int64]
     targets: NDArray[np.int64]
+    step: int = 0
 
 
 @dataclass(frozen=True, eq=False)
 class Text:
-    """``tokens``, one after the other; ``starts`` and ``ends`` of its rows, or None where a row may start anywhere."""
+    """``tokens``, one after the other; ``starts`` and ``ends`` of its rows, or None where a row may start anywhere.
+
+    Rows that may start anywhere are full (``lengths`` fixed) or have drawn lengths, see :func:`drawn_lengths`.
+    """
 
     tokens: Tokens
     starts: Positions | None = None
     ends: Positions | None = None
+    lengths: str = "fixed"
 
 
 def split_documents(tokens: Tokens, seq_len: int) -> Text:
@@ -58,19 +71,36 @@ def available_rows(text: Text, seq_len: int) -> int:
 def sampled(text: Text, seq_len: int, rows: int, rng: np.random.Generator) -> Batch:
     """``rows`` rows drawn with replacement, all windows or rows alike."""
     if text.starts is None:
-        return _gather(text, rng.integers(0, text.tokens.size - seq_len, size=rows), None, seq_len)
+        starts = rng.integers(0, text.tokens.size - seq_len, size=rows)
+        return _gather(text, starts, _ends(text, starts, seq_len, rng), seq_len)
     assert text.ends is not None
     chosen = rng.integers(0, len(text.starts), size=rows)
     return _gather(text, text.starts[chosen], text.ends[chosen], seq_len)
 
 
-def spread(text: Text, seq_len: int, rows: int) -> Batch:
-    """``rows`` rows at equal distances over the whole text, always the same."""
+def spread(text: Text, seq_len: int, rows: int, chosen: NDArray[np.intp] | slice = _ALL) -> Batch:
+    """``rows`` rows at equal distances over the whole text, always the same, drawn lengths too; of these the ``chosen`` row numbers."""
     if text.starts is None:
-        return _gather(text, np.arange(rows) * (text.tokens.size - seq_len) // rows, None, seq_len)
+        starts = np.arange(rows) * (text.tokens.size - seq_len) // rows
+        ends = _ends(text, starts, seq_len, seeding.generator("data", _FIXED_SEED, "lengths", text.lengths))
+        return _gather(text, starts[chosen], None if ends is None else ends[chosen], seq_len)
     assert text.ends is not None
-    chosen = np.arange(rows) * len(text.starts) // rows
-    return _gather(text, text.starts[chosen], text.ends[chosen], seq_len)
+    places = (np.arange(rows) * len(text.starts) // rows)[chosen]
+    return _gather(text, text.starts[places], text.ends[places], seq_len)
+
+
+def drawn_lengths(lengths: str, seq_len: int, rows: int, rng: np.random.Generator) -> Positions:
+    """Target tokens of ``rows`` rows, each 1 to ``seq_len``.
+
+    ``uniform``: all alike. ``geometric``: with mean seq_len / 4 before lengths above ``seq_len`` (2 % of them) are cut to it.
+    """
+    if lengths == "uniform":
+        return rng.integers(1, seq_len + 1, size=rows)
+    return np.minimum(rng.geometric(min(1.0, 4 / seq_len), size=rows), seq_len)
+
+
+def _ends(text: Text, starts: Positions, seq_len: int, rng: np.random.Generator) -> Positions | None:
+    return None if text.lengths == "fixed" else starts + drawn_lengths(text.lengths, seq_len, len(starts), rng) + 1
 
 
 def _gather(text: Text, starts: Positions, ends: Positions | None, seq_len: int) -> Batch:
