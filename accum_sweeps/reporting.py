@@ -9,8 +9,11 @@ import sys
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
+from accum_sweeps.record.files import write_text
 from accum_sweeps.record.store import open_root
 from accum_sweeps.record.sweep import SweepDir, open_sweep
+
+STUDY = "study.md"
 
 
 class ReportError(Exception):
@@ -49,15 +52,20 @@ def report(sweep: SweepDir, reference: int | None) -> Report:
     # Imported here: whoever only starts the process of its own needs no pandas.
     from accum_sweeps.analysis.export import write_tables
     from accum_sweeps.analysis.pair_tables import pair_tables, render_pairs, write_pair_tables
+    from accum_sweeps.analysis.studies import PAGES
     from accum_sweeps.analysis.summary import render
 
     tables, header = write_tables(sweep), sweep.read_plan().header
     texts = [render(tables.results, reference if reference is not None else header.get("reference"))]
     files = {"results": tables.results_path, "  as CSV": tables.csv_path, "trajectories": tables.trajectories_path}
-    if compared := header.get("compare"):
-        pairs = pair_tables(sweep.root.path, tables.results, compared)
+    compared, page = header.get("compare") or (), header.get("page")
+    pairs = pair_tables(sweep.root.path, tables.results, compared)
+    if compared:
         texts.append(render_pairs(pairs))
         files |= write_pair_tables(sweep.path, pairs)
+    if page in PAGES:
+        write_text(sweep.path / STUDY, PAGES[page](tables.results, pairs))
+        files["study"] = sweep.path / STUDY
     return Report(text="\n\n".join(texts), files={label: str(path) for label, path in files.items()}, problems=tables.problems)
 
 

@@ -53,7 +53,7 @@ def pair_tables(root: Path, results: pd.DataFrame, compared: Sequence[Mapping[st
 
 def _joined(tables: Sequence[pd.DataFrame]) -> pd.DataFrame:
     """One below the other, the column pair first; an empty one only gives its columns."""
-    table = pd.concat([each for each in tables if len(each)] or list(tables[:1]), ignore_index=True)
+    table = pd.concat([each for each in tables if len(each)] or [*tables[:1], pd.DataFrame({"pair": []})], ignore_index=True)
     return table[["pair", *(name for name in table.columns if name != "pair")]]
 
 

@@ -1,0 +1,165 @@
+"""The study page of gradient caching: the thread's four distances, the measured ones, and what can explain them.
+
+Every number comes from the sweep's tables, except the thread's, which lie beside this file.
+"""
+
+import importlib.resources
+import io
+import math
+from collections.abc import Sequence
+
+import pandas as pd
+
+from accum_sweeps.analysis.pair_tables import PairTables
+from accum_sweeps.analysis.studies.weight_distances import (
+    CLAIM,
+    FOUR,
+    ONE,
+    PLAIN,
+    SMALL,
+    TWO,
+    by_kind,
+    by_tensor,
+    described,
+    first_condition,
+    full_step,
+    is_comparison,
+    norm,
+)
+
+_ROUNDING = 1e-4  # in float64 rounding is 1.9e-9 of what it is in float32: a distance that falls below this share was rounding
+_MOST = 8  # kinds of tensors in a table
+
+
+def page(results: pd.DataFrame, tables: PairTables) -> str:
+    """The study as Markdown, from the sweep's results and its tables of pairs.
+
+    Norms are sums over parameter tensors, in the unit of the weights, means over pairs of runs. A comparison that the sweep lacks is
+    left out, and so is what would follow from it.
+    """
+    table, tensors = described(results, tables.pairs), tables.tensors
+    parts = [
+        "# Gradient caching against one batch: how far apart are the weights?\n",
+        _distances(table),
+        _steps(table, tensors),
+        _causes(table),
+        _by_tensor(table, tensors),
+        _thread(table),
+    ]
+    return "\n".join(part for part in parts if part)
+
+
+def thread() -> pd.DataFrame:
+    """The thread's figures: left, right, sum_of_norms."""
+    text = importlib.resources.files("accum_sweeps.analysis.studies").joinpath("gradcache.csv").read_text(encoding="utf-8")
+    return pd.read_csv(io.StringIO(text), comment="#")
+
+
+def _table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    lines = [head, ["---"] * len(head), *rows]
+    return "\n".join("| " + " | ".join(line) + " |" for line in lines) + "\n"
+
+
+def _plain(value: float) -> str:
+    return "" if math.isnan(value) else "0" if value == 0 else f"{value:.4g}"
+
+
+_COLUMNS = {  # comparison, and whether both sides take equally many optimizer steps -> heading
+    (PLAIN, TWO, True): "16 against 2 x 8",
+    (PLAIN, ONE, True): "16 against 1 x 16",
+    (FOUR, TWO, True): "4 x 4 against 2 x 8",
+    (SMALL, TWO, False): "plain 8 against 2 x 8",
+    (SMALL, TWO, True): "plain 8 against 2 x 8, equal steps",
+}
+
+
+def _distances(table: pd.DataFrame) -> str:
+    published = {(row.left, row.right, row.left != SMALL): row.sum_of_norms for row in thread().itertuples()}
+    rows = [["the thread", *(_plain(published.get(key, math.nan)) for key in _COLUMNS)]]
+    rows += [[condition, *(_measured(table, condition, *key) for key in _COLUMNS)] for condition in table["condition"].unique()]
+    return (
+        "Sum over parameter tensors of the norm of the difference of final weights. 16 and 8 are plain batches, a x b is gradient "
+        "caching with a micro-batches of b.\n\n" + _table(["", *_COLUMNS.values()], rows)
+    )
+
+
+def _measured(table: pd.DataFrame, condition: str, left: str, right: str, same_steps: bool) -> str:
+    rows = table[is_comparison(table, left, right, same_steps) & (table["condition"] == condition)]
+    is_equal = len(rows) > 0 and bool(rows["is_equal"].all())
+    return _plain(norm(table, left, right, condition, same_steps)) + (", every bit equal" if is_equal else "")
+
+
+def _steps(table: pd.DataFrame, tensors: pd.DataFrame) -> str:
+    """Plain batch 8 takes more optimizer steps: what that alone can move."""
+    rows = table[is_comparison(table, SMALL, TWO, False)]
+    if rows.empty or tensors.empty:
+        return ""
+    row, move = rows.iloc[0], full_step(table, tensors)
+    apart, equal = norm(table, SMALL, TWO, same_steps=False), norm(table, SMALL, TWO)
+    text = (
+        f"## Steps\n\nPlain batch 8 takes {row['left_steps']} optimizer steps over the samples, batch 16 and the cached runs take "
+        f"{row['right_steps']}. One Adam step in which every weight moves by the full learning rate moves this sum by "
+        f"lr x sum of sqrt(n) = {_plain(move)}; the distance {_plain(apart)} is {apart / move:.2g} such steps."
+    )
+    return text + (f" With equal steps it is {_plain(equal)}: other gradients, not other rounding.\n" if equal == equal else "\n")
+
+
+def _causes(table: pd.DataFrame) -> str:
+    """Each condition against the first, for the comparison that the thread asks about; and a mere reordering of the batch."""
+    base = norm(table, *CLAIM)
+    if not base > 0:
+        return ""
+    rows = []
+    for condition in table["condition"].unique()[1:]:
+        value = norm(table, *CLAIM, condition)
+        if value == value:
+            rows.append([condition, _plain(value), f"{value / base:.2g}", _reading(condition, value / base)])
+    reordered = table[(table["left_control"] != "none") & (table["left"] == PLAIN) & (table["right"] == PLAIN)]
+    for control, group in reordered.groupby("left_control", sort=False):
+        value = float(pd.to_numeric(group["sum_of_norms"]).mean())
+        name, reading = f"16 against itself, control {control}", "rounding alone, without any micro-batch"
+        rows.append([name, _plain(value), f"{value / base:.2g}", reading])
+    head = ["condition", "16 against 2 x 8", f"times that of {first_condition(table)}", "reading"]
+    return "## What the distance comes from\n\n" + _table(head, rows)
+
+
+def _reading(condition: str, ratio: float) -> str:
+    if "fp64" in condition:
+        return "falls to rounding of float64: no fault" if ratio < _ROUNDING else "does not fall with the rounding: more than rounding"
+    if ratio < 0.1:
+        return "removes most of the distance: what it changes is a cause"
+    return "larger: one cause of a larger distance" if ratio > 3 else "about the same: does not decide"
+
+
+def _by_tensor(table: pd.DataFrame, tensors: pd.DataFrame) -> str:
+    if tensors.empty or not norm(table, *CLAIM) > 0:
+        return ""
+    kinds = by_kind(table, tensors)
+    keys = kinds["kind"].str.endswith("k_proj.bias")
+    shown = pd.concat([kinds[:_MOST], kinds[_MOST:][keys[_MOST:]]])
+    rows = [[str(row.kind), str(row.tensors), f"{100 * row.share:.3g} %", f"{row.in_lr:.2g}"] for row in shown.itertuples()]
+    text = "## By tensor\n\n" + _table(["kind of tensor", "tensors", "share of 16 against 2 x 8", "per weight, in lr"], rows)
+    largest = by_tensor(table, tensors).iloc[0]
+    text += f"\nThe largest single tensor is {largest['tensor']} with {100 * largest['share']:.3g} % of the sum.\n"
+    if keys.any():
+        share = 100 * float(kinds.loc[keys, "share"].sum())
+        text += (
+            "\nThe gradient of a key bias is zero by structure (a softmax does not see a shift of all its inputs): what Adam makes a "
+            f"step of there is rounding. These tensors hold {share:.3g} % of the sum.\n"
+        )
+    return text
+
+
+def _thread(table: pd.DataFrame) -> str:
+    """How near each condition comes to the thread's figure."""
+    published = float(thread().query("left == @PLAIN and right == @TWO")["sum_of_norms"].iloc[0])
+    values = {condition: norm(table, *CLAIM, condition) for condition in table["condition"].unique()}
+    known = {condition: value for condition, value in values.items() if value > 0}
+    if not known:
+        return ""
+    near = [f"{name} ({_plain(value)})" for name, value in known.items() if 1 / 3 <= value / published <= 3]
+    far = [f"{name} ({_plain(value)}, {published / value:.2g} times less)" for name, value in known.items() if 3 * value < published]
+    lines = [f"## The thread's {published:g}\n"]
+    lines += [f"Within a factor of three of it: {'; '.join(near) or 'no condition that was measured here'}.\n"]
+    lines += [f"Too small: {'; '.join(far)}.\n"] if far else []
+    return "\n".join([*lines, "Not measured here: the pretrained weights, the pictures and the kernels of the thread's GPU.\n"])
