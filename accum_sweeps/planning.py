@@ -23,6 +23,7 @@ from accum_sweeps.subjects.identify import BUILT_IN
 from accum_sweeps.subjects.identify import identify as identify_subject
 from accum_sweeps.subjects.identify_clip import identify as identify_clip
 from accum_sweeps.training.data.corpus import identify as identify_data
+from accum_sweeps.training.models.frozen import check_frozen
 
 
 def planned_runs(config: Config, cwd: Path) -> list[RunSpec]:
@@ -57,13 +58,14 @@ def _identified(specs: Iterable[RunSpec], cwd: Path) -> Iterator[RunSpec]:
 
 
 def _identify(setup: Setup, cwd: Path, parts: dict[str, Any]) -> Setup:
+    check_frozen(setup)
     if isinstance(setup.model, DualEncoder) and isinstance(setup.data, Pairs):
         return _identify_contrastive(setup, setup.model, setup.data, cwd, parts)
     vocabulary = setup.model.vocabulary if isinstance(setup.model, Decoder) else None
     data = setup.data
     if isinstance(data, TextFiles | TokenFile):
         data = dataclasses.replace(data, path=str(cwd / Path(data.path).expanduser()))  # a worker may stand in another folder
-    subject = _once(parts, repr(setup.subject), lambda: identify_subject(setup.subject, cwd))
+    subject = _once(parts, repr((setup.subject, setup.ranks)), lambda: identify_subject(setup.subject, cwd, setup.ranks))
     return dataclasses.replace(setup, subject=subject, data=_once(parts, repr((data, vocabulary)), lambda: identify_data(data, vocabulary)))
 
 

@@ -10,6 +10,7 @@ from accum_sweeps.plan.parts import (
     DualEncoder,
     LanguageModel,
     Muon,
+    NoData,
     Sgd,
 )
 
@@ -33,6 +34,7 @@ def check_setup(setup: "Setup") -> None:
     _check_optimizer(setup)
     _check_precision(setup)
     _check_ranks(setup)
+    _check_epochs(setup)
     if any(not 1 <= step <= setup.steps for step in setup.probe_steps):
         raise ConfigError("probe_steps", list(setup.probe_steps), f"must lie between 1 and steps={setup.steps}")
     if setup.measure == "one_step" and isinstance(setup.subject, CommandHook):
@@ -47,14 +49,22 @@ def check_run(run: "RunSpec") -> None:
         allowed = ", ".join(str(k) for k in range(1, ranks_batch + 1) if ranks_batch % k == 0)
         batch = f"global_batch={setup.global_batch} over ranks={setup.ranks}"
         raise ConfigError("accum", run.accum, f"does not divide the batch: {batch}; possible: {allowed}")
-    if run.micro_batch > 1:
+    if _smallest_micro_batch(run) > 1:
         return
     if isinstance(setup.model, Decoder) and setup.model.norm == "batchnorm":
-        raise ConfigError("model.norm", "batchnorm", f"needs two samples or more in a micro-batch; accum={run.accum} leaves one")
+        raise ConfigError("model.norm", "batchnorm", f"needs two samples or more in every micro-batch; accum={run.accum} leaves one")
     if isinstance(setup.subject, Contrastive) and setup.subject.accumulation == "plain":
         raise ConfigError(
             "accum", run.accum, "leaves one pair in a micro-batch, which then has no negatives", "Or subject.accumulation=cached."
         )
+
+
+def _smallest_micro_batch(run: "RunSpec") -> int:
+    """Samples of the smallest micro-batch, which may be the last one of a short last window."""
+    data = run.setup.data
+    if isinstance(data, NoData) or data.epoch_rows is None or data.last_window == "drop":
+        return run.micro_batch
+    return data.epoch_rows % run.setup.global_batch % run.micro_batch or run.micro_batch
 
 
 def _check_parts(setup: "Setup") -> None:
@@ -94,6 +104,15 @@ def _check_precision(setup: "Setup") -> None:
         raise ConfigError(
             "dtype", "tf32", "is a mode of NVIDIA GPUs: it needs device=cuda", "Its rounding anywhere, slowly: dtype=tf32_emulated."
         )
+
+
+def _check_epochs(setup: "Setup") -> None:
+    data = setup.data
+    if isinstance(data, NoData) or data.epoch_rows is None or data.last_window == "short":
+        return
+    if data.epoch_rows < setup.global_batch:
+        allowed = f"an epoch has no whole global batch of {setup.global_batch}, and data.last_window=drop leaves the rest out"
+        raise ConfigError("data.epoch_rows", data.epoch_rows, allowed, "More rows, or data.last_window=short.")
 
 
 def _check_ranks(setup: "Setup") -> None:

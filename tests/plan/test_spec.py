@@ -163,6 +163,13 @@ def test_micro_batch_is_the_batch_cut_by_ranks_and_accum() -> None:
         ({"optimizer": {**SGD, "kind": "sdg"}}, "optimizer.kind='sdg': must be one of adam, adamw, muon, sgd (did you mean sgd?)"),
         ({"probe_steps": [11]}, "probe_steps=[11]: must lie between 1 and steps=10"),
         ({"data": NONE}, "data='none': subject=lm needs another one: a preset of kind stdlib or text or tokens"),
+        (
+            {"data.epoch_rows": 15},
+            "data.epoch_rows=15: an epoch has no whole global batch of 16, and data.last_window=drop leaves the rest out",
+        ),
+        ({"model.norm": "batchnorm", "accum": 16}, "model.norm='batchnorm': needs two samples or more in every micro-batch; accum=16 "),
+        ({"model.norm": "batchnorm", "accum": 4, "data.epoch_rows": 37, "data.last_window": "short"}, "model.norm='batchnorm': needs two "),
+        ({"model.norm": "groupnorm", "model.norm_groups": 5}, "model.norm_groups=5: must divide model.width=96"),
         ({"spec_version": 99}, "spec_version=99: this release reads up to 1"),
         ({"step": 3}, "step=3: there is no such key"),
     ],
