@@ -21,7 +21,7 @@ from tests.specs import make_spec
 SMALL = {"layers": 2, "width": 32, "heads": 2, "ffn_width": 48, "norm": "layernorm"}
 SGD = {"kind": "sgd", "name": "sgd", "lr": 0.1, "momentum": 0.0, "nesterov": False, "weight_decay": 0.0}
 SGD |= {"max_norm": None, "schedule": "constant", "warmup_steps": 0}
-ROUNDING = 1e-12  # relative L2; measured 1e-16 to 2e-15
+ROUNDING = 1e-12  # relative L2; measured: at most 1.1e-15
 
 
 @pytest.fixture(scope="module", name="text")
@@ -123,11 +123,11 @@ def test_accumulation_gives_the_gradient_of_one_batch(spec: Any, changes: dict[s
         assert distance(accumulated(spec(**changes, accum=k)), expected) < ROUNDING, k
 
 
-# Measured on this text: the band's middle is about the size at k = 2 and 4.
+# The relative L2 distance measured at k = 2 and 4, seeds 0 to 3, and the band that seed 0 must lie in.
 INEXACT: dict[str, tuple[dict[str, Any], float, float]] = {
-    "batchnorm: 0.1 to 1": ({"model.norm": "batchnorm"}, 0.1, 1.0),
-    "dropout from the global stream: 0.1 to 1": ({"model.dropout": 0.2, "model.dropout_masks": "stream"}, 0.1, 1.0),
-    "mean of micro-batch means: 0.01 to 1": ({"subject.mean": "micro_batch"}, 0.01, 1.0),
+    "batchnorm: 0.53 to 0.89": ({"model.norm": "batchnorm"}, 0.3, 1.2),
+    "dropout from the global stream: 0.54 to 0.85": ({"model.dropout": 0.2, "model.dropout_masks": "stream"}, 0.3, 1.2),
+    "mean of micro-batch means: 0.03 to 0.15": ({"subject.mean": "micro_batch"}, 0.02, 0.2),
 }
 
 

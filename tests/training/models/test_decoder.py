@@ -2,22 +2,22 @@
 
 import pytest
 import torch
-from torch.nn.functional import scaled_dot_product_attention
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from accum_sweeps.plan.config import read_config
 from accum_sweeps.plan.parts import Decoder as DecoderPart
-from accum_sweeps.training.models.attention import attend, rope_rotation, rotate
-from accum_sweeps.training.models.decoder import Decoder, build
-from accum_sweeps.training.models.norms import make_norm
+from accum_sweeps.training.models.decoder import Gelu, build
+from accum_sweeps.training.models.frozen import without_weights
 from tests.specs import make_spec
 
-VARIANTS = [
-    {"norm": "rmsnorm"},
-    {"norm": "layernorm"},
-    {"norm": "none"},
-    {"norm": "rmsnorm", "qk_norm": True},
-    {"norm": "rmsnorm", "positions": "none"},
+VARIANTS: list[dict[str, object]] = [
+    *({"norm": norm} for norm in ("rmsnorm", "layernorm", "layernorm_gain", "layernorm_plain", "groupnorm", "none")),
+    {"qk_norm": True},
+    {"positions": "none"},
+    {"positions": "learned", "attention_bias": True},
+    {"ffn": "gelu", "tied": True},
 ]
+SEQ_LEN = 16  # learned positions
 
 
 def part(**changes: object) -> DecoderPart:
@@ -39,22 +39,76 @@ def ids(rows: int = 2, length: int = 16) -> torch.Tensor:
         ({"norm": "rmsnorm", "qk_norm": True}, 270_816 + 2 * 2 * 24),
         ({"norm": "rmsnorm", "positions": "none"}, 270_816),
         ({"norm": "rmsnorm", "layers": 1}, 270_816 - 110_784),
+        ({"norm": "layernorm_gain"}, 270_816),
+        ({"norm": "layernorm_plain"}, 270_816 - 5 * 96),
+        ({"norm": "batchnorm"}, 270_816 + 5 * 96),
+        ({"norm": "groupnorm"}, 270_816 + 5 * 96),
+        ({"positions": "learned"}, 270_816 + SEQ_LEN * 96),
+        ({"attention_bias": True}, 270_816 + 2 * (3 * 96 + 96)),
+        ({"tied": True}, 270_816 - 256 * 96),
+        ({"ffn": "gelu"}, 270_816 - 2 * 256 * 96),
     ],
 )
 def test_the_number_of_parameters(changes: dict[str, object], count: int) -> None:
-    assert sum(p.numel() for p in build(part(**changes), 0).parameters()) == count
+    assert sum(p.numel() for p in build(part(**changes), 0, SEQ_LEN).parameters()) == count
 
 
 def test_the_tiny_model_with_rmsnorm_has_271k_parameters_and_no_biases() -> None:
     model = build(part(), 0)
     assert round(sum(p.numel() for p in model.parameters()) / 1000) == 271
     assert not [name for name, _ in model.named_parameters() if "bias" in name]
-    assert model.embedding.weight is not model.head.weight
+    assert model.head is not None and model.embedding.weight is not model.head.weight
+
+
+def test_tied_logits_are_products_with_the_embedding() -> None:
+    model = build(part(tied=True, layers=1, norm="none"), 0).double().requires_grad_(False)
+    seen: list[torch.Tensor] = []
+    model.blocks[0].register_forward_hook(lambda module, given, result: seen.append(result))
+    logits = model(ids())
+    assert torch.allclose(logits, seen[0] @ model.embedding.weight.T, rtol=1e-12)
+    assert not [name for name, _ in model.named_parameters() if "head" in name]
+
+
+def test_tied_weights_stay_tied_in_another_dtype_and_after_loading() -> None:
+    model, other = build(part(tied=True), 0).bfloat16(), build(part(tied=True), 1).bfloat16()
+    other.load_state_dict(model.state_dict())
+    assert torch.equal(model(ids()), other(ids()))
+
+
+def test_learned_positions_are_told_apart_and_are_as_many_as_asked_for() -> None:
+    model = build(part(positions="learned", layers=1), 0, SEQ_LEN).double().requires_grad_(False)
+    same = torch.zeros(1, SEQ_LEN, dtype=torch.long)
+    expected = model.embedding.weight[0] + model.position.weight[:4]  # type: ignore[union-attr]
+    seen: list[torch.Tensor] = []
+    model.blocks[0].register_forward_pre_hook(lambda module, given: seen.append(given[0]))
+    model(same[:, :4])
+    assert torch.equal(seen[0][0], expected)
+    with pytest.raises(ValueError, match="positions=learned needs the number of positions"):
+        build(part(positions="learned"), 0)
+
+
+def test_gelu_is_x_times_the_normal_distribution_function() -> None:
+    layer = Gelu(3, 5).double().requires_grad_(False)
+    x = torch.tensor([[[0.5, -1.0, 2.0]]], dtype=torch.float64)
+    hidden = x @ layer.up.weight.T
+    expected = (hidden * torch.special.ndtr(hidden)) @ layer.output.weight.T
+    assert torch.allclose(layer(x), expected, rtol=1e-12)
+
+
+PRESETS = {"open_lm_11m": 10_569_312, "open_lm_25m": 24_683_904, "open_lm_41m": 41_007_168, "open_lm_160m": 162_436_608}
+
+
+@pytest.mark.parametrize("preset", PRESETS)
+def test_open_lms_presets_have_its_sizes(preset: str) -> None:
+    (spec,) = read_config([f"model={preset}"]).grid.expand()
+    model = without_weights(spec.setup.model)
+    assert sum(p.numel() for p in model.parameters()) == PRESETS[preset]
+    assert not [name for name, _ in model.named_parameters() if preset == "open_lm_11m" and "bias" in name]
 
 
 @pytest.mark.parametrize("changes", VARIANTS)
 def test_no_position_sees_a_later_one(changes: dict[str, object]) -> None:
-    model, tokens = build(part(**changes), 0).double(), ids()
+    model, tokens = build(part(**changes), 0, SEQ_LEN).double(), ids()
     changed = tokens.clone()
     changed[:, 10] = (changed[:, 10] + 1) % 256
     model.requires_grad_(False)
@@ -91,61 +145,8 @@ class FloatsSeen(TorchDispatchMode):
 @pytest.mark.parametrize("changes", VARIANTS)
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
 def test_no_operation_has_a_precision_of_its_own(changes: dict[str, object], dtype: torch.dtype) -> None:
-    model = build(part(**changes), 0).to(dtype)
+    model = build(part(**changes), 0, SEQ_LEN).to(dtype)
     model(ids())  # rotation and mask are made in float64 at the first use and kept
     with FloatsSeen() as seen:
         model(ids()).square().sum().backward()
     assert seen.dtypes == {dtype}
-
-
-def test_written_out_attention_is_torchs_attention() -> None:
-    generator = torch.Generator().manual_seed(0)
-    q, k, v = torch.randn(3, 2, 4, 16, 24, generator=generator, dtype=torch.float64)
-    expected = scaled_dot_product_attention(q, k, v, is_causal=True)
-    assert float((attend(q, k, v) - expected).norm() / expected.norm()) < 1e-15
-
-
-def test_rotation_keeps_norms_and_makes_products_depend_on_distances_alone() -> None:
-    cos, sin = rope_rotation(16, 24, torch.device("cpu"), torch.float64)
-    q, k = torch.randn(2, 24, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
-    rotated_q, rotated_k = (rotate(x.expand(1, 1, 16, 24), cos, sin)[0, 0] for x in (q, k))
-    assert torch.allclose(rotated_q.norm(dim=1), q.norm().expand(16), rtol=1e-14)
-    products = rotated_q @ rotated_k.T
-    assert torch.allclose(products.diagonal(-3), products[3, 0].expand(13), rtol=1e-12)
-    assert float(products[3, 0] - products[0, 0]) != 0.0
-
-
-@pytest.mark.parametrize("norm", ["layernorm", "rmsnorm"])
-def test_norms_are_the_published_formulas(norm: str) -> None:
-    x = torch.tensor([[1.0, 2.0, 3.0, 6.0]], dtype=torch.float64)
-    centred = x - 3.0 if norm == "layernorm" else x
-    expected = centred / (centred.square().mean() + 1e-5).sqrt()
-    assert torch.allclose(make_norm(norm, 4).double()(x).detach(), expected, rtol=1e-12)
-
-
-def weights(model: Decoder) -> dict[str, torch.Tensor]:
-    return {name: p.detach() for name, p in model.named_parameters()}
-
-
-def test_initial_weights_depend_on_the_seed_and_on_nothing_else() -> None:
-    torch.manual_seed(1)
-    first = weights(build(part(), 3))
-    state = torch.random.get_rng_state()
-    second = weights(build(part(), 3))
-    assert all(torch.equal(first[name], second[name]) for name in first)
-    assert torch.equal(torch.random.get_rng_state(), state)
-    assert not torch.equal(first["head.weight"], weights(build(part(), 4))["head.weight"])
-
-
-def test_a_toggle_leaves_the_weights_that_both_models_have() -> None:
-    plain, normed = weights(build(part(), 0)), weights(build(part(norm="layernorm", qk_norm=True), 0))
-    assert all(torch.equal(plain[name], normed[name]) for name in plain)
-
-
-def test_initial_scales() -> None:
-    model = weights(build(part(), 0))
-    scales = {"embedding": 96**-0.5, "blocks.0.attention.query_key_value": 96**-0.5, "head": 96**-0.5}
-    scales |= {"blocks.1.attention.output": 96**-0.5 / 2, "blocks.1.feed_forward.output": 256**-0.5 / 2}
-    for name, scale in scales.items():
-        assert float(model[f"{name}.weight"].std()) == pytest.approx(scale, rel=0.03), name
-    assert float(model["norm.weight"].min()) == float(model["norm.weight"].max()) == 1.0
