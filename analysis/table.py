@@ -67,7 +67,8 @@ _ORDER = (
     *("subject", "subject.", "model", "model.", "optimizer", "optimizer.", "data", "data."),
     *("fault", "dtype", "accumulator", "accum", "micro_batch", "global_batch", "ranks"),
     *("seed", "seed_init", "seed_data", "seed_dropout", "control", "replicate", "status", "attempt", "steps", "steps_done", "tokens"),
-    *("train_loss_final", "eval_loss_final", "eval_perplexity_final", "train_loss_area", "diverged_step", "wall_s", "peak_mem_gb", "?"),
+    *("train_loss_final", "eval_loss_final", "eval_perplexity_final", "eval_loss_ema_final", "train_loss_area"),
+    *("diverged_step", "wall_s", "peak_mem_gb", "?"),
     *("device", "threads", "deterministic", "eval_every", "probe_steps", "git_commit", "spec_version", "revision", "error"),
 )
 

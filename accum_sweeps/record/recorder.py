@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
 from accum_sweeps.record.events import EventWriter
-from accum_sweeps.record.metrics import EVAL_LOSS, TOKENS, TRAIN_LOSS, UNITS, StepRecord
+from accum_sweeps.record.metrics import EVAL_LOSS, EVAL_LOSS_EMA, TOKENS, TRAIN_LOSS, UNITS, StepRecord
 from accum_sweeps.record.sketches import Sketches, load_sketches
 from accum_sweeps.record.state import newest_claim
 from accum_sweeps.record.store import History, RunDir
@@ -34,6 +34,7 @@ class Saved(Protocol):
 
 
 SavedSession = TypeVar("SavedSession", bound=Saved)
+_WITH_FINALS = (TRAIN_LOSS, EVAL_LOSS, EVAL_LOSS_EMA, TOKENS)
 
 
 @dataclass
@@ -141,7 +142,7 @@ class Recorder:
     def _final(self) -> dict[str, float]:
         """The values of record.metrics.FINAL_UNITS, as far as the subject gave what they are made of."""
         steps = sorted(self.curve)
-        by_key = {key: [self.curve[s][key] for s in steps if key in self.curve[s]] for key in (TRAIN_LOSS, EVAL_LOSS, TOKENS)}
+        by_key = {key: [self.curve[s][key] for s in steps if key in self.curve[s]] for key in _WITH_FINALS}
         final: dict[str, float] = {
             "steps": self.step,
             "wall_s": self.earlier_s + time.monotonic() - self.began,
@@ -151,6 +152,8 @@ class Recorder:
             final |= {"train_loss_final": losses[-1], "train_loss_area": math.fsum(losses) / len(losses)}
         if (losses := by_key[EVAL_LOSS]) and self.diverged_step is None:
             final |= {"eval_loss_final": losses[-1], "eval_perplexity_final": _exp(losses[-1])}
+        if (losses := by_key[EVAL_LOSS_EMA]) and self.diverged_step is None:
+            final["eval_loss_ema_final"] = losses[-1]
         if by_key[TOKENS]:
             final["tokens"] = by_key[TOKENS][-1]
         if self.diverged_step is not None:

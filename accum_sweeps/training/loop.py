@@ -179,7 +179,7 @@ class TrainingSession:
     def _evaluate(self) -> Mapping[str, float]:
         average = self.training.average
         values = dict(self._evaluated(self.training.model))
-        if average is not None:
+        if average is not None and EVAL_LOSS in values:  # a user's class need not give one
             values[EVAL_LOSS_EMA] = self._evaluated(average.module)[EVAL_LOSS]
         return values
 
