@@ -27,17 +27,33 @@ def test_variables_that_choose_kernels_change_it(monkeypatch: pytest.MonkeyPatch
     assert (changed != env_id, facts[name]) == (True, "AVX2")
 
 
-@pytest.mark.parametrize("backend", [torch.backends.cuda.matmul, torch.backends.cudnn], ids=["matmul", "cudnn"])
-def test_tf32_counts_on_a_gpu_and_nowhere_else(monkeypatch: pytest.MonkeyPatch, backend: Any) -> None:
+@pytest.mark.parametrize(
+    ("backend", "flag", "counts"),
+    [
+        (torch.backends.cuda.matmul, "allow_fp16_accumulation", True),
+        # The specification decides these, and with them the run_id.
+        (torch.backends.cuda.matmul, "allow_tf32", False),
+        (torch.backends.cudnn, "allow_tf32", False),
+        (torch.backends.cuda.matmul, "allow_bf16_reduced_precision_reduction", False),
+    ],
+)
+def test_a_gpus_flag_counts_there_unless_the_specification_sets_it(
+    monkeypatch: pytest.MonkeyPatch, backend: Any, flag: str, counts: bool
+) -> None:
     monkeypatch.setattr(torch.cuda, "get_device_name", lambda: "Example GPU")
     before = {device: fingerprint(device)[0] for device in ("cuda", "cpu")}
-    allowed = backend.allow_tf32
+    value = getattr(backend, flag)
     try:
-        backend.allow_tf32 = not allowed
+        setattr(backend, flag, not value)
         after = {device: fingerprint(device)[0] for device in ("cuda", "cpu")}
     finally:
-        backend.allow_tf32 = allowed
-    assert (after["cuda"] != before["cuda"], after["cpu"] == before["cpu"]) == (True, True)
+        setattr(backend, flag, value)
+    assert (after["cuda"] != before["cuda"], after["cpu"] != before["cpu"]) == (counts, False)
+
+
+def test_the_facts_of_a_cpu_are_those_that_old_runs_were_recorded_with() -> None:
+    names = {"torch", "torch_git", "torch_cuda", "cpu_capability", "cpu", "numpy", "python", "device"}
+    assert {name for name in fingerprint("cpu")[1] if not name.isupper()} == names
 
 
 def test_another_build_of_torch_changes_it(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -9,6 +9,7 @@ from torch import Tensor
 
 from accum_sweeps.plan.spec import RunSpec
 from accum_sweeps.training import seeding
+from accum_sweeps.training.precision import Precision
 from accum_sweeps.training.task import Rows
 
 INPUTS = 5
@@ -47,7 +48,7 @@ class ToyTask:
         return terms
 
     def split(self, samples: Any, parts: Sequence[Rows]) -> list[Any]:
-        dtype = torch.float64 if self.spec.setup.dtype == "fp64" else torch.float32
+        dtype = Precision.named(self.spec.setup.dtype, "cpu").parameters
         return [tuple(torch.from_numpy(values[rows]).to(dtype) for values in samples) for rows in parts]
 
     def loss(self, model: torch.nn.Module, micro_batch: Any) -> tuple[Tensor, int]:
