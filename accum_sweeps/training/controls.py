@@ -6,6 +6,7 @@ gradient entry, by one unit in the last place up or down. All of them are keyed 
 What cannot differ stays exactly equal: ``order`` with fewer than three micro-batches in all (a + b = b + a), ``permute`` with one row each.
 """
 
+import weakref
 from collections.abc import Callable, Iterable
 from typing import Any
 
@@ -97,10 +98,11 @@ def install(spec: RunSpec, training: Training) -> None:
     """Apply ``ulp_weights`` to the initial weights; let ``ulp_grads`` act before each update. Others: nothing."""
     move_weights(spec, training)
     if spec.control == "ulp_grads":
+        reached = weakref.proxy(training)  # not the training itself, which refers to the optimizer: its memory is to be free at its end
 
         def before_update(*_: Any) -> None:
-            seed = seeding.torch_seed_of("control", spec.seed, "ulp_grads", training.position + 1)
-            move_one_ulp((p.grad for p in training.parameters if p.grad is not None), seed)
+            seed = seeding.torch_seed_of("control", spec.seed, "ulp_grads", reached.position + 1)
+            move_one_ulp((p.grad for p in reached.parameters if p.grad is not None), seed)
 
         # A hook of the optimizer reaches users' own steps as well.
         training.optimizer.register_step_pre_hook(before_update)

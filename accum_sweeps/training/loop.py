@@ -43,13 +43,13 @@ class TrainingSession:
         self._spec, self.task, self._step = spec, task, step
         self._tokens = 0.0
         self._is_diverged = False
-        self._lr = 0.0
+        self._noted = _NotedRate()
         self.second_rank: SecondRank | None = None
         self._ranks: Ranks | None = None
         self._loaded: Path | None = None
         self._precision = Precision.named(spec.setup.dtype, spec.setup.device)
         self.training = self._start()
-        self.training.optimizer.register_step_pre_hook(self._note_lr)
+        self.training.optimizer.register_step_pre_hook(self._noted)
         controls.install(spec, self.training)
 
     def _start(self) -> Training:
@@ -149,16 +149,12 @@ class TrainingSession:
         seeding.seed_dropout(self._spec.seed_dropout, number, self._spec.setup.device, rank)
         if self.training.lr_factor is not None:
             optimizers.set_lr(self.training.optimizer, self.training.lr_factor(number))
-        self._note_lr(self.training.optimizer)
+        self._noted(self.training.optimizer)
         with self._precision.arithmetic():
             return self._step(self.training, micro_batches)
 
     def _values(self, outcome: StepOutcome) -> dict[str, float]:
-        return {TRAIN_LOSS: outcome.loss, LR: self._lr, TOKENS: self._tokens, **outcome.values}
-
-    def _note_lr(self, optimizer: torch.optim.Optimizer, *_: Any) -> None:
-        # Called again by the optimizer itself as it steps: an own step may change the rate before that, or after.
-        self._lr = float(optimizer.param_groups[0]["lr"])
+        return {TRAIN_LOSS: outcome.loss, LR: self._noted.rate, TOKENS: self._tokens, **outcome.values}
 
     def _record(self, number: int, values: dict[str, float]) -> StepRecord:
         setup = self._spec.setup
@@ -213,3 +209,16 @@ class TrainingSession:
         self.task.restore(state["task"])
         self._tokens, self.training.position, self._loaded = state["tokens"], step, path
         return step
+
+
+class _NotedRate:
+    """The learning rate that an optimizer steps with, noted before the step and by the optimizer itself as it steps.
+
+    An own step may change the rate before that, or after. It knows no session: an optimizer that referred to its session
+    would keep the weights of a finished run in memory until Python looks for cycles.
+    """
+
+    rate = 0.0
+
+    def __call__(self, optimizer: torch.optim.Optimizer, *_: Any) -> None:
+        self.rate = float(optimizer.param_groups[0]["lr"])

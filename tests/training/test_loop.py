@@ -1,6 +1,8 @@
 """The training loop: what is recorded when, divergence, resuming."""
 
+import gc
 import math
+import weakref
 from pathlib import Path
 
 import pytest
@@ -70,6 +72,19 @@ def test_each_tensor_is_sketched_too_where_that_is_asked_for() -> None:
     assert (tensors[3].names, tensors[3].sizes.tolist()) == (("1.weight", "1.bias"), [5, 1])
     assert tensors[3].sketches[0, :5].tolist() == run.training.model[1].weight[0].detach().double().tolist()
     assert all(record.tensors is None for record in session(make_spec(steps=3)).steps())
+
+
+@pytest.mark.parametrize("control", ["none", "ulp_grads"])
+def test_a_finished_training_leaves_the_memory_at_once(control: str) -> None:
+    run = session(make_spec(steps=2, control=control, ema=0.9))
+    weights = weakref.ref(run.training.model)
+    gc.disable()  # cycles would stay until it runs, and with them the weights of a run beside those of the next
+    try:
+        list(run.steps())
+        del run
+        assert weights() is None
+    finally:
+        gc.enable()
 
 
 def test_a_loss_that_is_not_finite_ends_the_run_with_the_weights_before() -> None:
