@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
-from accum_sweeps.ladder.compare import ratio
+from accum_sweeps.ladder.compare import chunks, ratio
 from accum_sweeps.ladder.oracle import Observation
 from accum_sweeps.plan.parts import Adam, AdamW, Optimizer, Sgd
 
@@ -91,16 +91,23 @@ def amplification(arm: Observation, reference: Observation, rule: Rule | None, e
 
 def _sums(arm: Observation, reference: Observation, name: str, rule: Rule | None, eps: float) -> Tensor:
     """Squared sums of one tensor, in the order in which :func:`amplification` takes them apart; float64, (10,)."""
-    update = reference.update(name)
-    squared = (arm.update(name) - update).square()
-    zeros = torch.zeros_like(update)
-    first, second = (each.clipped[name].double() if name in each.clipped else zeros for each in (arm, reference))
-    is_given = (first != 0) | (second != 0)
-    is_soft = is_given & (second.abs() < SOFT * eps)
-    is_flipped = first * second < 0
-    predicted = zeros
-    if rule is not None and name in reference.clipped:
-        predicted = rule(first, arm.before[name].double()) - rule(second, reference.before[name].double())
-    values = (squared, update.square(), (first - second).square(), second.square(), predicted.square())
+    zeros = torch.zeros_like(reference.after[name])
+    sides = [(seen.after[name], seen.before[name], seen.clipped.get(name, zeros)) for seen in (arm, reference)]
+    if name not in reference.clipped:
+        rule = None
+    return sum((_piece(rule, eps, *(t.double() for t in pieces)) for pieces in chunks(*sides[0], *sides[1])), torch.zeros(10).double())
+
+
+def _piece(
+    rule: Rule | None, eps: float, after: Tensor, before: Tensor, gradient: Tensor, after0: Tensor, before0: Tensor, gradient0: Tensor
+) -> Tensor:
+    """The sums over a piece, float64 on the CPU; 0 marks the reference."""
+    update = after0 - before0
+    squared = (after - before - update).square()
+    is_given = (gradient != 0) | (gradient0 != 0)
+    is_soft = is_given & (gradient0.abs() < SOFT * eps)
+    is_flipped = gradient * gradient0 < 0
+    predicted = torch.zeros_like(update) if rule is None else rule(gradient, before) - rule(gradient0, before0)
+    values = (squared, update.square(), (gradient - gradient0).square(), gradient0.square(), predicted.square())
     shares = (squared * is_soft, squared * is_flipped, is_soft, is_flipped, is_given)
     return torch.stack([value.sum(dtype=torch.float64) for value in (*values, *shares)]).cpu()

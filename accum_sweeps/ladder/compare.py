@@ -5,7 +5,7 @@ depends on the unit of the tensors; the relative L2 difference ||arm - reference
 """
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
 import torch
@@ -13,6 +13,7 @@ from torch import Tensor
 
 RTOL = 1e-5  # torch.allclose's default
 ATOL = 1e-7  # that of open_lm's test
+CHUNK = 1 << 16  # elements
 ZERO_NORM = 4.0  # a tensor's gradient counts as zero but for rounding below this many unit roundoffs of the whole gradient's norm
 
 
@@ -50,9 +51,9 @@ class Part:
         return ratio(math.sqrt(self.squared), math.sqrt(self.reference_squared))
 
     @property
-    def is_equal(self) -> bool:
-        """Whether no element differs."""
-        return self.moved == 0
+    def size(self) -> float:
+        """Root mean square of the reference."""
+        return math.sqrt(ratio(self.reference_squared, self.elements))
 
 
 def ratio(numerator: float, denominator: float) -> float:
@@ -64,28 +65,44 @@ def ratio(numerator: float, denominator: float) -> float:
 
 def part(arm: Tensor, reference: Tensor, rtol: float = RTOL, atol: float = ATOL) -> Part:
     """The difference of two tensors of one shape and dtype. NaN at the same place on both sides counts as equal."""
+    return total(_piece(*pieces, rtol, atol) for pieces in chunks(arm, reference))
+
+
+def chunks(*tensors: Tensor) -> Iterator[tuple[Tensor, ...]]:
+    """Tensors of one shape, flat, in pieces that fit into a core's cache: intermediate results of a whole tensor do not."""
+    return zip(*(tensor.flatten().split(CHUNK) for tensor in tensors), strict=True)
+
+
+def _piece(arm: Tensor, reference: Tensor, rtol: float, atol: float) -> Part:
+    second = reference.double()
+    reference_squared, elements = float(second.square().sum()), arm.numel()
     if torch.equal(arm, reference):
-        own = reference.double()
-        return Part(reference_squared=float((own * own).sum()), elements=arm.numel())
-    passing = torch.isclose(arm, reference, rtol=rtol, atol=atol, equal_nan=True)  # in the tensors' own dtype, as allclose
-    first, second = arm.double(), reference.double()
-    difference = _difference(first, second)
+        return Part(reference_squared=reference_squared, elements=elements)
+    difference = arm.double() - second
+    squared = float(difference.square().sum())
+    if not math.isfinite(squared):
+        difference = _with_infinities(difference, arm, reference)
+        squared = float(difference.square().sum())
     magnitude = difference.abs()
+    tolerance = max(0.0, float((magnitude - rtol * second.abs()).nan_to_num(math.inf).max()))
+    failing = 0
+    if tolerance > atol / 2:  # allclose itself, in the tensors' own dtype, may judge a little differently
+        failing = int((~torch.isclose(arm, reference, rtol=rtol, atol=atol, equal_nan=True)).sum())
     return Part(
-        squared=float((difference * difference).sum()),
-        reference_squared=float((second * second).sum()),
+        squared=squared,
+        reference_squared=reference_squared,
         largest=float(magnitude.max()),
-        tolerance=max(0.0, float((magnitude - rtol * second.abs()).nan_to_num(math.inf).max())),
-        failing=int((~passing).sum()),
-        moved=int((difference != 0).sum()),
-        elements=arm.numel(),
+        tolerance=tolerance,
+        failing=failing,
+        moved=int(difference.count_nonzero()),
+        elements=elements,
     )
 
 
-def _difference(first: Tensor, second: Tensor) -> Tensor:
-    """first - second; 0 where both are the same infinity or both are NaN, infinite where just one is not finite."""
-    same = (first == second) | (first.isnan() & second.isnan())
-    return (first - second).nan_to_num(math.inf, posinf=math.inf, neginf=-math.inf).masked_fill(same, 0.0)
+def _with_infinities(difference: Tensor, arm: Tensor, reference: Tensor) -> Tensor:
+    """0 where both sides are the same infinity or both are NaN, infinite where just one is not finite."""
+    same = (arm == reference) | (arm.isnan() & reference.isnan())
+    return difference.nan_to_num(math.inf, posinf=math.inf, neginf=-math.inf).masked_fill(same, 0.0)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -71,6 +71,7 @@ class Measured:
             "gradient_tolerance": gradient.whole.tolerance,
             "gradient_failing": gradient.whole.failing,
             "gradient_moved": gradient.whole.moved,
+            "gradient_size": gradient.whole.size,
             "gradient_worst_tensor": max(gradient.by_tensor(self.roundoff).values(), default=0.0),
             "zero_tensors": len(gradient.zero_tensors(self.roundoff)),
             "clipped_difference": self.amplified.gradient,
@@ -80,6 +81,7 @@ class Measured:
             "weights_difference": weights.whole.relative,
             "weights_largest": weights.whole.largest,
             "weights_moved": weights.whole.moved,
+            "weights_size": weights.whole.size,
             "weights_failing_tensors": weights.failing_tensors,
             "tensors": len(weights.parts),
             "parameters": weights.whole.elements,
@@ -124,6 +126,7 @@ def _forward(outputs: Part | None) -> dict[str, float]:
         "forward_largest": outputs.largest,
         "forward_tolerance": outputs.tolerance,
         "forward_moved": outputs.moved,
+        "forward_size": outputs.size,
     }
 
 

@@ -58,10 +58,6 @@ class Observation:
         """The loss summed over its terms."""
         return self.loss * self.terms
 
-    def update(self, name: str) -> Tensor:
-        """How far the step moved the parameter ``name``: float64."""
-        return self.after[name].double() - self.before[name].double()
-
 
 class Oracle:
     """The optimizer steps of ``spec`` from ``start``, one for each question; by default from the run's own initial weights.
