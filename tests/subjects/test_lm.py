@@ -155,3 +155,26 @@ def test_the_model_learns_more_than_the_frequencies_of_bytes(spec: Any, dtype: s
     _, records = run(spec(steps=60, eval_every=0, accum=2, dtype=dtype, **changes))
     assert 3.0 < unigram_loss() < 3.6
     assert records[-1].values["eval_loss"] < unigram_loss() - 0.5
+
+
+def test_an_epoch_shows_every_row_once_and_its_rows_are_the_same_for_every_seed(spec: Any) -> None:
+    epoch = {"data.epoch_rows": 40, "data.last_window": "short"}
+
+    def rows(step: int, **changes: Any) -> list[tuple[int, ...]]:
+        task = LanguageModelTask(spec(**epoch, **changes))
+        batch = task.batch(step)
+        assert (task.rows(step), batch.step) == (len(batch.inputs), step)
+        return [tuple(row) for row in batch.inputs.tolist()]
+
+    first, second = [rows(step) for step in (1, 2, 3)], [rows(step) for step in (4, 5, 6)]
+    other = [rows(step, seed=1) for step in (1, 2, 3)]
+    assert [len(window) for window in first] == [16, 16, 8]
+    contents = [sorted(row for window in windows for row in window) for windows in (first, second, other)]
+    assert contents[0] == contents[1] == contents[2] and len(set(contents[0])) == 40
+    assert first != second and first != other
+
+
+def test_the_evaluation_rows_of_drawn_lengths_are_the_same_for_every_seed_and_ragged(spec: Any) -> None:
+    parts = [LanguageModelTask(spec(**{"data.lengths": "uniform", "seed": seed}))._evaluation_rows() for seed in (0, 1)]
+    assert joined(parts[0]) == joined(parts[1])
+    assert 32 * 64 * 0.3 < sum(part.tokens for part in parts[0]) < 32 * 64 * 0.7

@@ -96,3 +96,19 @@ def test_a_text_edited_between_two_plans_in_one_process_is_read_again(tmp_path: 
     first = corpus.identify(text(tmp_path))
     second = corpus.identify(text(tmp_path, b"another text, a long one\n" * 50))
     assert corpus.load(second).hash != first.hash  # type: ignore[union-attr]
+
+
+def test_more_rows_of_an_epoch_than_the_training_text_holds_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"data\.epoch_rows=181: the training text holds 180 rows that share no token; at most 180"):
+        corpus.identify(text(tmp_path, epoch_rows=181))
+    assert corpus.identify(text(tmp_path, epoch_rows=180)).hash  # type: ignore[union-attr]
+
+
+def test_drawn_lengths_are_for_every_kind_of_text(tmp_path: Path) -> None:
+    parts = [
+        text(tmp_path, lengths="uniform"),
+        dataclasses.replace(tokens(tmp_path, np.arange(1000, dtype=np.uint16)), lengths="geometric"),
+    ]
+    for part in parts:
+        loaded = corpus.load(corpus.identify(part))  # type: ignore[arg-type]
+        assert {loaded.train.lengths, loaded.evaluation.lengths} == {part.lengths} and loaded.train.starts is None

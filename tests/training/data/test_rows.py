@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from accum_sweeps.training import seeding
-from accum_sweeps.training.data.rows import IGNORED, MIN_ROW, Text, available_rows, sampled, split_documents, spread
+from accum_sweeps.training.data.rows import IGNORED, MIN_ROW, Text, available_rows, drawn_lengths, sampled, split_documents, spread
 
 
 def as_tokens(text: bytes) -> np.ndarray:
@@ -67,3 +67,43 @@ def test_the_fixed_rows_are_spread_over_the_whole_text() -> None:
     batch = spread(Text(np.arange(1000, dtype=np.uint16)), 9, 10)
     assert batch.inputs[:, 0].tolist() == [99 * i + i // 10 for i in range(10)]
     assert available_rows(Text(np.arange(1000, dtype=np.uint16)), 9) == 100
+
+
+LONG = np.arange(100_000, dtype=np.uint32)
+
+
+@pytest.mark.parametrize(("lengths", "mean"), [("uniform", 32.5), ("geometric", 16 * (1 - (1 - 1 / 16) ** 64))])
+def test_drawn_lengths_have_the_stated_mean_and_stay_within_a_row(lengths: str, mean: float) -> None:
+    # The mean of a geometric length cut at T is m (1 - (1 - 1/m)^T) with m = T / 4.
+    found = drawn_lengths(lengths, 64, 40_000, seeding.generator("data", 0, 1))
+    assert (found.min(), found.max()) == (1, 64)
+    assert found.mean() == pytest.approx(mean, abs=4 * found.std() / 200)  # four standard errors
+
+
+@pytest.mark.parametrize("seq_len", [1, 2, 4])
+def test_short_rows_can_have_drawn_lengths(seq_len: int) -> None:
+    for lengths in ("uniform", "geometric"):
+        found = drawn_lengths(lengths, seq_len, 1000, seeding.generator("data", 0, 1))
+        assert 1 <= found.min() <= found.max() <= seq_len
+
+
+@pytest.mark.parametrize("lengths", ["uniform", "geometric"])
+def test_rows_of_drawn_lengths_are_padded_at_the_end_and_differ_from_step_to_step(lengths: str) -> None:
+    text = Text(LONG, lengths=lengths)
+    first, second = (sampled(text, 16, 40, seeding.generator("data", 0, step)) for step in (1, 2))
+    counts = [(batch.targets != IGNORED).sum(1) for batch in (first, second)]
+    assert len(set(counts[0])) > 3 and list(counts[0]) != list(counts[1])
+    for row, count in enumerate(counts[0]):
+        assert (first.targets[row, :count] == first.inputs[row, :count] + 1).all()
+        assert (first.targets[row, count:] == IGNORED).all() and (first.inputs[row, count:] == 0).all()
+
+
+def test_drawing_lengths_leaves_the_rows_where_they_start() -> None:
+    fixed, drawn = (sampled(Text(LONG, lengths=lengths), 16, 40, seeding.generator("data", 0, 1)) for lengths in ("fixed", "uniform"))
+    assert (fixed.inputs[:, 0] == drawn.inputs[:, 0]).all()
+
+
+@pytest.mark.parametrize("text", [Text(LONG), Text(LONG, lengths="uniform"), split_documents(as_tokens(b"0123456789abcdef\n\n" * 99), 16)])
+def test_chosen_rows_are_those_of_the_whole_set(text: Text) -> None:
+    whole, chosen = spread(text, 16, 50), spread(text, 16, 50, np.array([7, 3, 49]))
+    assert (chosen.inputs == whole.inputs[[7, 3, 49]]).all() and (chosen.targets == whole.targets[[7, 3, 49]]).all()
