@@ -42,7 +42,7 @@ class Scripted:
             self.position = step
             values = {"train_loss": math.nan if event == "diverge" else 1 / step, "tokens": 100.0 * step}
             values |= {"accuracy": step / 100} if step < 10 else {}
-            values |= {"eval_loss": 2 / step} if step % 5 == 0 else {}
+            values |= {"eval_loss": 2 / step, "eval_loss_ema": 3 / step} if step % 5 == 0 else {}
             sketch = np.full(4096, float(step)) if step in (1, 10) else None
             yield StepRecord(step=step, values=values, sketch=sketch, weights_hash=f"h{step}", is_diverged=event == "diverge")
 
@@ -71,7 +71,7 @@ def test_a_finished_run_holds_its_curve_finals_and_sketches(run_dir: RunDir, mon
     assert history.newest is not None
     final = history.newest.final
     assert (final["steps"], final["train_loss_final"], final["eval_loss_final"], final["tokens"]) == (10, 0.1, 0.2, 1000)
-    assert final["eval_perplexity_final"] == math.exp(0.2)
+    assert (final["eval_perplexity_final"], final["eval_loss_ema_final"]) == (math.exp(0.2), 0.3)
     assert final["accuracy_final"] == 0.09  # a metric of the subject's own: its last value
     assert final["train_loss_area"] == pytest.approx(sum(1 / s for s in range(1, 11)) / 10, rel=1e-15)
     assert {step: digest for step, (_, digest) in load_sketches(run_dir.sketches_path(1)).by_step.items()} == {1: "h1", 10: "h10"}

@@ -27,7 +27,9 @@ class Setup:
         torch.use_deterministic_algorithms(False)
         torch.set_default_dtype(torch.float64)
         torch.set_float32_matmul_precision("high")  # TF32 on a GPU
-        torch.backends.cudnn.allow_tf32 = False
+        torch.backends.cudnn.allow_tf32 = True
+        torch.backends.cuda.matmul.allow_fp16_accumulation = True
+        torch.backends.cuda.matmul.allow_bf16_reduced_precision_reduction = False
         torch.set_flush_denormal(True)
         torch.set_default_device("meta")
         torch.set_grad_enabled(False)
@@ -48,6 +50,8 @@ def flags() -> dict[str, Any]:
         "grad": torch.is_grad_enabled(),
         "precision": torch.get_float32_matmul_precision(),
         "tf32": (torch.backends.cuda.matmul.allow_tf32, torch.backends.cudnn.allow_tf32),
+        "reduction": torch.backends.cuda.matmul.allow_bf16_reduced_precision_reduction,
+        "accumulation": torch.backends.cuda.matmul.allow_fp16_accumulation,
         "denormals": float(torch.tensor([1e-40], dtype=torch.float32, device="cpu") * 1.0) > 0,
     }
 

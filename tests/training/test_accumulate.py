@@ -138,3 +138,28 @@ def test_two_ranks_give_the_gradient_of_all_their_micro_batches(cut: int, buffer
 def test_a_step_without_micro_batches_sums_to_nothing() -> None:
     total, terms = accumulate([weight()], [], lambda _: (weight(), 1))
     assert (float(total), terms) == (0, 0)
+
+
+@pytest.mark.parametrize("buffer", BUFFERS)
+@pytest.mark.parametrize("factor", [2.0**-20, 2.0**20])
+def test_a_loss_scalers_power_of_two_changes_no_bit(buffer: torch.dtype | None, factor: float) -> None:
+    pairs = [(0.1, 3), (0.7, 1), (1.3, 2)]
+    plain, scaled = weight(), weight()
+    accumulate([plain], pairs, lambda pair: (plain * pair[0], pair[1]), dtype=buffer)
+    total, terms = accumulate(
+        [scaled], pairs, lambda pair: (scaled * pair[0], pair[1]), dtype=buffer, backward=lambda summed: (summed * factor).backward()
+    )
+    assert plain.grad is not None and scaled.grad is not None
+    assert (float(scaled.grad) / factor, float(total), terms) == (float(plain.grad), 0.0, 6)
+
+
+@pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)])
+@pytest.mark.parametrize("parameter", [torch.float16, torch.bfloat16])
+@pytest.mark.parametrize("as_tensor", [False, True])
+def test_a_number_of_terms_that_half_precision_cannot_hold_divides_exactly(as_tensor: bool, parameter: torch.dtype, device: str) -> None:
+    # 2^17 is past float16's largest number; 257 would be 256 in bfloat16, with another quotient.
+    for slope, terms in ((1024.0, 2**17), (1.0, 257)):
+        w = torch.nn.Parameter(torch.zeros((), dtype=parameter, device=device))
+        count = torch.tensor(terms, device=device) if as_tensor else terms
+        accumulate([w], [1, 2], lambda _: (w * (slope / 2), count / 2))  # noqa: B023
+        assert w.grad is not None and float(w.grad) == float(torch.tensor(slope / terms, dtype=torch.float64).to(parameter))
