@@ -43,15 +43,16 @@ def accumulate_cached(
         for micro_batch in micro_batches:
             states.append(_random_state())
             embedded.append(encode(micro_batch))
+    sizes = [[len(part) for part in column] for column in zip(*embedded, strict=True)]
     columns = [torch.cat(column).requires_grad_() for column in zip(*embedded, strict=True)]
-    sizes = [len(embeddings[0]) for embeddings in embedded]
     del embedded
     summed, terms = loss(*columns)
     backward(summed)
     total, terms = summed.detach().double(), terms.double() if isinstance(terms, Tensor) else terms
     del summed
+    gradients = list(zip(*(_split(column.grad, parts) for column, parts in zip(columns, sizes, strict=True)), strict=True))
+    del columns
     buffers = _moved(parameters, [None] * len(parameters), dtype)
-    gradients = zip(*(_split(column, sizes) for column in columns), strict=True)
     for micro_batch, state, wanted in zip(micro_batches, states, gradients, strict=True):
         with _replayed(state):
             _send_back(encode(micro_batch), wanted)
@@ -73,9 +74,9 @@ def _moved(parameters: Sequence[Tensor], buffers: list[Tensor | None], dtype: to
     return buffers
 
 
-def _split(column: Tensor, sizes: list[int]) -> Sequence[Tensor | None]:
+def _split(gradient: Tensor | None, sizes: list[int]) -> Sequence[Tensor | None]:
     """The gradient of all embeddings of one kind, cut into micro-batches; Nones where the loss does not depend on them."""
-    return [None] * len(sizes) if column.grad is None else torch.split(column.grad, sizes)
+    return [None] * len(sizes) if gradient is None else torch.split(gradient, sizes)
 
 
 def _send_back(embeddings: Sequence[Tensor], gradients: Sequence[Tensor | None]) -> None:

@@ -67,7 +67,7 @@ def test_weights_have_the_scales_that_transformers_gives_them() -> None:
 
 
 def test_the_logit_scale_begins_at_the_inverse_of_a_temperature_of_0_07() -> None:
-    assert float(dual_encoder.build(encoder(), 0).logit_scale.exp()) == pytest.approx(1 / 0.07, rel=1e-4)
+    assert float(dual_encoder.build(encoder(), 0).logit_scale.detach().exp()) == pytest.approx(1 / 0.07, rel=1e-4)
 
 
 def test_it_computes_what_transformers_own_attention_computes() -> None:
@@ -95,9 +95,8 @@ class Dtypes(TorchDispatchMode):
         return result
 
 
-@pytest.mark.parametrize("dropout", [0.0, 0.3])
-def test_in_float64_everything_is_float64(dropout: float) -> None:
-    model = dual_encoder.build(encoder(dropout=dropout), 0).double().train()
+def test_in_float64_everything_is_float64() -> None:
+    model = dual_encoder.build(encoder(), 0).double().train()
     images, ids = inputs()
     with Dtypes() as dtypes:
         loss, _ = dual_encoder.contrast(model.logit_scale, *dual_encoder.encode(model, images.double(), ids, None))
