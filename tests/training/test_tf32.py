@@ -95,23 +95,26 @@ def test_products_round_their_factors_forward_and_backward(name: str) -> None:
     assert all(not torch.equal(factor.grad, other) for factor, other in zip(factors, exact, strict=True))  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize("kind", ["addmm", "baddbmm", "conv2d"])
-def test_what_is_only_added_keeps_its_bits_and_its_gradient(kind: str) -> None:
-    shapes = {"addmm": [(3, 5), (3, 4), (4, 5)], "baddbmm": [(2, 3, 5), (2, 3, 4), (2, 4, 5)], "conv2d": [(4,), (2, 3, 8, 8), (4, 3, 2, 2)]}
-    bias, *factors = leaves(*shapes[kind])
-    operation = {"addmm": torch.addmm, "baddbmm": torch.baddbmm, "conv2d": lambda b, x, w: nn.functional.conv2d(x, w, b)}[kind]
-    with torch.no_grad():
-        for factor in factors:
-            factor.zero_()
-    weighting = leaves(tuple(operation(bias, *factors).shape))[0].detach()
-    result = emulated(lambda: operation(bias, *factors) * weighting)
-    added = bias.detach()[:, None, None] if kind == "conv2d" else bias.detach()
-    assert torch.equal(result, added * weighting)
-    summed = weighting.sum(dim=(0, 2, 3)) if kind == "conv2d" else weighting
-    assert bias.grad is not None and torch.allclose(bias.grad, summed, rtol=1e-6, atol=1e-6)  # unrounded; sums differ in their order
-    assert not torch.allclose(
-        bias.grad, rounded_to_tf32(weighting).sum(dim=(0, 2, 3)) if kind == "conv2d" else rounded_to_tf32(summed), 1e-6
-    )
+# Bias first, then the factors; the bias' shape within the result's, and over which dimensions its gradient is summed.
+SUMS: dict[str, tuple[Callable[..., Tensor], list[tuple[int, ...]], tuple[int, ...], tuple[int, ...]]] = {
+    "addmm": (torch.addmm, [(3, 5), (3, 4), (4, 5)], (3, 5), ()),
+    "baddbmm": (torch.baddbmm, [(2, 3, 5), (2, 3, 4), (2, 4, 5)], (2, 3, 5), ()),
+    "conv2d": (lambda bias, x, w: nn.functional.conv2d(x, w, bias), [(4,), (2, 3, 8, 8), (4, 3, 2, 2)], (4, 1, 1), (0, 2, 3)),
+}
+
+
+@pytest.mark.parametrize("name", SUMS)
+def test_what_is_only_added_keeps_its_bits_and_its_gradient(name: str) -> None:
+    operation, shapes, shape, summed_over = SUMS[name]
+    bias, first, second = leaves(*shapes)
+    first.data.zero_()
+    weighting = leaves(tuple(operation(bias, first, second).shape))[0].detach()
+    result = emulated(lambda: operation(bias, first, second) * weighting)
+    assert torch.equal(result, bias.detach().view(shape) * weighting)
+    exact = weighting.double().sum(summed_over) if summed_over else weighting.double()
+    rounded = rounded_to_tf32(weighting).double().sum(summed_over) if summed_over else rounded_to_tf32(weighting).double()
+    assert bias.grad is not None and (bias.grad - exact).norm() < 1e-6 * exact.norm()
+    assert (rounded - exact).norm() > 1e-5 * exact.norm()
 
 
 def test_attention_is_rounded_inside() -> None:
