@@ -1,7 +1,8 @@
 """The process of rank 1: makes the steps that rank 0 asks for, run after run, and ends with it.
 
-Started by ``subjects.second_rank``. For each run it gets rank 0's output and a JSON line with the specification, the checkpoint to continue
-from and where to meet; it answers ``ready``, later ``ended``, or ``failure`` with what went wrong, and is no more after that.
+Started by ``subjects.second_rank``. For each run it gets rank 0's output and a JSON line with the specification, the current folder,
+the checkpoint to continue from and where to meet. It answers ``ready``, later ``ended``; or ``failure`` with what went wrong, and is
+no more after that.
 """
 
 import contextlib
@@ -76,6 +77,7 @@ def _run(channel: Channel) -> None:
     message = channel.receive()
     if message is None:
         return
+    os.chdir(message["folder"])
     spec = from_dict(message["run"])
     settle(spec.setup)
     if spec.setup.device == "cuda":

@@ -86,7 +86,8 @@ class _Process:
         """Have it prepare the run, printing where this process prints now; returns when it has."""
         try:
             socket.send_fds(self.channel.socket, [b"."], [1, 2])
-            self.channel.send(run=spec.to_dict(), checkpoint=str(checkpoint) if checkpoint else None, meeting=str(meeting))
+            saved = str(checkpoint) if checkpoint else None
+            self.channel.send(run=spec.to_dict(), folder=str(Path.cwd()), checkpoint=saved, meeting=str(meeting))
         except OSError as error:
             raise self.failure() from error
         if "ready" not in (answer := self.channel.receive() or {}):

@@ -37,6 +37,43 @@ def test_a_number_of_slots_is_taken_and_too_many_are_refused(monkeypatch: pytest
         slot_pool(read_resources({"slots": [9]}), "cpu", 1)
 
 
+@pytest.mark.parametrize(("cores", "threads", "slots", "count", "width"), [(8, 1, "auto", 4, 2), (8, 2, 3, 1, 4), (5, 1, [4, 2, 0], 1, 2)])
+def test_a_run_with_two_ranks_takes_two_slots(
+    monkeypatch: pytest.MonkeyPatch, cores: int, threads: int, slots: object, count: int, width: int
+) -> None:
+    monkeypatch.setattr(slots_module, "usable_cores", lambda: tuple(map(str, range(cores))))
+    pool = slot_pool(read_resources({"slots": slots}), "cpu", threads, ranks=2)
+    assert (pool.count, pool.width, pool.ranks) == (count, width, 2)
+
+
+@pytest.mark.parametrize(
+    ("cores", "threads", "slots", "words"),
+    [
+        (1, 1, "auto", r"ranks=2: takes 2 slots, each 1 core; here is 1 \(1 cores, 1 threads a run\)"),
+        (3, 2, "auto", r"ranks=2: takes 2 slots, each 2 cores; here is 1 \(3 cores, 2 threads a run\)"),
+        (4, 1, 1, r"ranks=2: takes 2 slots, each 1 core; here is 1 \(launcher\.slots=1\)"),
+        (4, 1, [3], r"ranks=2: takes 2 slots, each 1 core; here is 1 \(1 cores, 1 threads a run\)"),
+    ],
+)
+def test_two_ranks_are_refused_with_the_numbers_where_there_is_one_slot(
+    monkeypatch: pytest.MonkeyPatch, cores: int, threads: int, slots: object, words: str
+) -> None:
+    monkeypatch.setattr(slots_module, "usable_cores", lambda: tuple(map(str, range(cores))))
+    with pytest.raises(ConfigError, match=words):
+        slot_pool(read_resources({"slots": slots}), "cpu", threads, ranks=2)
+
+
+def test_two_ranks_take_two_gpus_and_one_is_not_enough(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "4,5,6,7,8")
+    pool = slot_pool(read_resources({}), "cuda", 1, ranks=2)
+    assert (pool.ids, pool.width, pool.count) == (("4", "5", "6", "7", "8"), 2, 2)
+    with pytest.raises(ConfigError, match=r"ranks=2: takes 2 slots, each a GPU, for nccl; here is 1 \(launcher\.slots=\['6'\]\)"):
+        slot_pool(read_resources({"slots": [6]}), "cuda", 1, ranks=2)
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "4")
+    with pytest.raises(ConfigError, match=r"each a GPU, for nccl; here is 1 \(1 GPUs are visible\)"):
+        slot_pool(read_resources({}), "cuda", 1, ranks=2)
+
+
 def test_cores_are_those_of_this_process() -> None:
     assert set(usable_cores()) <= {str(core) for core in os.sched_getaffinity(0)}
 
