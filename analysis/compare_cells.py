@@ -57,7 +57,7 @@ def with_distances(pairs: pd.DataFrame, root: str | Path | None) -> pd.DataFrame
     """The pairs whose two runs are finished, with the distances of their weights; those are missing without ``root``."""
     finished = pairs[(pairs["status"] == "finished") & (pairs["other_status"] == "finished")].reset_index(drop=True)
     if root is None:
-        return finished.assign(**dict.fromkeys(DISTANCES, pd.NA))
+        return finished.reindex(columns=[*finished.columns, *DISTANCES])
     keys = list(Pair._fields)
     found = final_distances(root, finished[keys].itertuples(index=False, name=None))
     return finished.merge(found.astype(dict(finished[keys].dtypes)), on=keys, how="left", validate="one_to_one")

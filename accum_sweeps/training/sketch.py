@@ -69,7 +69,8 @@ def _parts(name: str, values: torch.Tensor) -> Iterator[Sketch]:
     flat = values.flatten()
     for start in range(0, len(flat), _PART):
         piece = flat[start : start + _PART].to(torch.float64).numpy()
-        yield np.bincount(_places(name, start, piece.size), weights=piece, minlength=2 * BUCKETS)
+        sums = np.bincount(_places(name, start, piece.size), weights=piece, minlength=2 * BUCKETS)
+        yield np.asarray(sums, dtype=np.float64)
 
 
 def _difference(signed: Sketch) -> Sketch:

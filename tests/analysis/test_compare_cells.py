@@ -16,7 +16,8 @@ from accum_sweeps.record.sweep import SweepDir
 from tests.analysis.roots import ENV, OTHER_ENV, finish, plan, start
 from tests.specs import make_spec
 
-PAIR = {"left": {"accum": 4}, "right": {"accum": 2}}
+LEFT, RIGHT = {"accum": 4}, {"accum": 2}
+PAIR = {"left": LEFT, "right": RIGHT}
 BASE = np.ones(4096)
 
 
@@ -46,7 +47,7 @@ def sweep(tmp_path: Path) -> SweepDir:
 
 
 def test_finished_runs_are_paired_by_seed_with_distances_and_losses(sweep: SweepDir) -> None:
-    table = compare(sweep.root.path, **PAIR)
+    table = compare(sweep.root.path, left=LEFT, right=RIGHT)
     assert table[["accum", "other_accum", "seed"]].to_numpy().tolist() == [[4, 2, 0], [4, 2, 1]]
     assert table["distance"].tolist() == [2.5, 0.0]
     assert table["relative_distance"].tolist() == [2.5 / 64, 0.0]
@@ -71,16 +72,16 @@ def test_runs_of_different_environments_are_not_paired_unless_the_device_is_what
     for spec, env_id in zip(specs, (ENV, OTHER_ENV, OTHER_ENV), strict=True):
         finish(sweep.root, spec, 2.0, env_id=env_id)
     with pytest.raises(ConfigError, match="they differ in env_id"):
-        compare(tmp_path, **PAIR)
+        compare(tmp_path, left=LEFT, right=RIGHT)
     devices = compare(tmp_path, left={"device": "cpu", "accum": 4}, right={"device": "cuda", "accum": 2})
     assert devices[["env_id", "other_env_id"]].to_numpy().tolist() == [[ENV, OTHER_ENV]]
 
 
 def test_a_table_is_enough_for_the_losses_and_the_root_adds_the_weights(sweep: SweepDir) -> None:
     results = load(sweep.root.path)
-    assert compare(results, **PAIR)["distance"].isna().all()
-    assert compare(results, **PAIR, root=sweep.root.path)["distance"].tolist() == [2.5, 0.0]
-    assert compare(sweep.path, **PAIR)["distance"].tolist() == [2.5, 0.0]
+    assert compare(results, left=LEFT, right=RIGHT)["distance"].isna().all()
+    assert compare(results, left=LEFT, right=RIGHT, root=sweep.root.path)["distance"].tolist() == [2.5, 0.0]
+    assert compare(sweep.path, left=LEFT, right=RIGHT)["distance"].tolist() == [2.5, 0.0]
     assert acs.compare is compare
 
 

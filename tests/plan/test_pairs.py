@@ -33,7 +33,14 @@ def pair(left: dict[str, Any], right: dict[str, Any]) -> dict[str, dict[str, Any
 
 
 def test_runs_are_matched_by_equal_seed_control_replicate_and_settings() -> None:
-    others = [{"seed": 1}, {"control": "permute"}, {"replicate": 1}, {"dtype": "fp64"}, {"optimizer.lr": 0.5}, {"seed_data": 7}]
+    others: list[dict[str, Any]] = [
+        {"seed": 1},
+        {"control": "permute"},
+        {"replicate": 1},
+        {"dtype": "fp64"},
+        {"optimizer.lr": 0.5},
+        {"seed_data": 7},
+    ]
     specs = [make_spec(accum=k, **change) for change in ({}, *others) for k in (4, 2)]
     assert matches(rows(*specs), pair({"accum": 4}, {"accum": 2})) == [(place, place + 1) for place in range(0, 14, 2)]
 

@@ -70,7 +70,7 @@ def test_each_tensor_is_sketched_too_where_that_is_asked_for() -> None:
     tensors = {record.step: record.tensors for record in run.steps() if record.tensors is not None}
     assert sorted(tensors) == [1, 3]
     assert (tensors[3].names, tensors[3].sizes.tolist()) == (("1.weight", "1.bias"), [5, 1])
-    assert tensors[3].sketches[0, :5].tolist() == run.training.model[1].weight[0].detach().double().tolist()
+    assert tensors[3].sketches[0, :5].tolist() == dict(run.training.model.named_parameters())["1.weight"][0].detach().double().tolist()
     assert all(record.tensors is None for record in session(make_spec(steps=3)).steps())
 
 
