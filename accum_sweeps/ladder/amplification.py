@@ -69,7 +69,7 @@ def soft_eps(part: Optimizer) -> float:
 
 
 def _softsign(x: Tensor, eps: float) -> Tensor:
-    return x / (x.abs() + eps) if eps else x.sign()
+    return x / (x.abs() + eps)
 
 
 def amplification(arm: Observation, reference: Observation, rule: Rule | None, eps: float) -> Amplification:

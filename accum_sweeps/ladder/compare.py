@@ -65,12 +65,12 @@ def ratio(numerator: float, denominator: float) -> float:
 
 def part(arm: Tensor, reference: Tensor, rtol: float = RTOL, atol: float = ATOL) -> Part:
     """The difference of two tensors of one shape and dtype. NaN at the same place on both sides counts as equal."""
-    return total(_piece(*pieces, rtol, atol) for pieces in chunks(arm, reference))
+    return total(_piece(own, other, rtol, atol) for own, other in chunks(arm, reference))
 
 
 def chunks(*tensors: Tensor) -> Iterator[tuple[Tensor, ...]]:
     """Tensors of one shape, flat, in pieces that fit into a core's cache: intermediate results of a whole tensor do not."""
-    return zip(*(tensor.flatten().split(CHUNK) for tensor in tensors), strict=True)
+    return zip(*(torch.split(tensor.flatten(), CHUNK) for tensor in tensors), strict=True)
 
 
 def _piece(arm: Tensor, reference: Tensor, rtol: float, atol: float) -> Part:
@@ -84,7 +84,8 @@ def _piece(arm: Tensor, reference: Tensor, rtol: float, atol: float) -> Part:
         difference = _with_infinities(difference, arm, reference)
         squared = float(difference.square().sum())
     magnitude = difference.abs()
-    tolerance = max(0.0, float((magnitude - rtol * second.abs()).nan_to_num(math.inf).max()))
+    excess = (magnitude - rtol * second.abs()).nan_to_num(math.inf, posinf=math.inf).masked_fill(difference == 0, 0.0)
+    tolerance = max(0.0, float(excess.max()))
     failing = 0
     if tolerance > atol / 2:  # allclose itself, in the tensors' own dtype, may judge a little differently
         failing = int((~torch.isclose(arm, reference, rtol=rtol, atol=atol, equal_nan=True)).sum())
