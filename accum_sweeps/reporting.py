@@ -51,12 +51,15 @@ def report(sweep: SweepDir, reference: int | None) -> Report:
     """Bring the sweep's tables up to date and say what they show. Raises UserError if it was never planned."""
     # Imported here: whoever only starts the process of its own needs no pandas.
     from accum_sweeps.analysis.export import write_tables
+    from accum_sweeps.analysis.one_step import is_one_step, render_steps
     from accum_sweeps.analysis.pair_tables import pair_tables, render_pairs, write_pair_tables
     from accum_sweeps.analysis.studies import PAGES
     from accum_sweeps.analysis.summary import render
 
     tables, header = write_tables(sweep), sweep.read_plan().header
-    texts = [render(tables.results, reference if reference is not None else header.get("reference"))]
+    steps = is_one_step(tables.results)
+    texts = [] if steps.all() else [render(tables.results[~steps], reference if reference is not None else header.get("reference"))]
+    texts += [render_steps(tables.results)] if steps.any() else []
     files = {"results": tables.results_path, "  as CSV": tables.csv_path, "trajectories": tables.trajectories_path}
     compared, page = header.get("compare") or (), header.get("page")
     pairs = pair_tables(sweep.root.path, tables.results, compared)
