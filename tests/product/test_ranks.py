@@ -21,13 +21,16 @@ def test_a_sweep_over_ranks_gives_the_same_numbers_by_workers_and_inline(tmp_pat
     place, inline = Place(tmp_path / "local"), Place(tmp_path / "inline")
     assert "4 finished" in place.type(*arguments)
     table = acs.load(place.root.path).set_index(["ranks", "accum"])
+    run_ids = table["run_id"].to_dict()
     assert table["micro_batch"].to_dict() == {(1, 1): 8, (1, 2): 4, (2, 1): 4, (2, 2): 2}
     assert table["tokens"].nunique() == 1, "the tokens of both ranks"
     # Two micro-batches by one process or by two: the same sums, and a + b = b + a.
-    assert numbers(place.root, "ranks")[table.loc[(2, 1), "run_id"]] == numbers(place.root, "ranks")[table.loc[(1, 2), "run_id"]]
+    found = numbers(place.root, "ranks")
+    assert found[run_ids[2, 1]] == found[run_ids[1, 2]]
     inline.type(*arguments, "launcher=inline")
-    assert numbers(inline.root, "ranks") == numbers(place.root, "ranks")
-    place.wait_until_alone(), inline.wait_until_alone()
+    assert numbers(inline.root, "ranks") == found
+    place.wait_until_alone()
+    inline.wait_until_alone()
 
 
 def test_fewer_slots_than_ranks_are_refused_when_the_sweep_is_planned(tmp_path: Path) -> None:
@@ -37,8 +40,8 @@ def test_fewer_slots_than_ranks_are_refused_when_the_sweep_is_planned(tmp_path: 
 
 @pytest.mark.timeout(600)
 def test_killed_and_interrupted_it_leaves_nobody_behind_and_ends_as_if_undisturbed(tmp_path: Path) -> None:
-    arguments = (*SMALL, "steps=300", "eval_every=0", "ranks=2", "axes={seed:[0],accum:[2]}")
-    arguments += ("launcher.checkpoint_every=5", "launcher.max_attempts=9")
+    launcher = ("launcher.checkpoint_every=5", "launcher.max_attempts=9")
+    arguments = (*SMALL, "steps=300", "eval_every=0", "ranks=2", "axes={seed:[0],accum:[2]}", *launcher)
     place, calm = Place(tmp_path / "killed"), Place(tmp_path / "calm")
     command = place.start(*arguments)
     os.kill(rank_1(place, attempt=1), signal.SIGKILL)

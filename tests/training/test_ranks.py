@@ -9,6 +9,7 @@ import pytest
 import torch
 
 from accum_sweeps.training import ranks as ranks_module
+from accum_sweeps.training import seeding
 from accum_sweeps.training.loop import TrainingSession
 from accum_sweeps.training.ranks import END, Channel, RankError, Ranks, kept_buffers
 from tests.specs import make_spec
@@ -19,7 +20,8 @@ from tests.training.toy import ToyTask
 def ends() -> Iterator[tuple[Channel, Channel]]:
     first, second = socket.socketpair()
     yield Channel(first), Channel(second)
-    first.close(), second.close()
+    first.close()
+    second.close()
 
 
 def test_messages_arrive_whole_and_in_order(ends: tuple[Channel, Channel]) -> None:
@@ -65,16 +67,16 @@ def test_small_tensors_are_summed_together_each_dtype_by_itself(monkeypatch: pyt
 
 
 def test_rank_1_is_given_the_buffers_that_a_checkpoint_holds() -> None:
-    model = torch.nn.Sequential(torch.nn.Linear(2, 3), torch.nn.BatchNorm1d(3))
+    norm = torch.nn.BatchNorm1d(3)
+    model = torch.nn.Sequential(torch.nn.Linear(2, 3), norm)
     model.register_buffer("table", torch.ones(2), persistent=False)
     running, variance, seen = kept_buffers(model)
     running += 1
-    assert (model[1].running_mean.tolist(), tuple(variance.shape), int(seen)) == ([1, 1, 1], (3,), 0)
+    assert norm.running_mean is not None
+    assert (norm.running_mean.tolist(), tuple(variance.shape), int(seen)) == ([1, 1, 1], (3,), 0)
 
 
 def test_dropout_masks_differ_between_the_ranks() -> None:
-    from accum_sweeps.training import seeding
-
     masks = []
     for rank in (0, 1, 0):
         seeding.seed_dropout(3, 7, "cpu", rank)
