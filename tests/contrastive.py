@@ -1,49 +1,32 @@
 """Complete small specifications of subject=clip for tests."""
 
 import functools
+from importlib import resources
 from pathlib import Path
 from typing import Any
+
+from omegaconf import OmegaConf
 
 from accum_sweeps.plan.parts import Digits, DualEncoder
 from accum_sweeps.plan.spec import RunSpec
 from accum_sweeps.subjects.identify_clip import identify
 from tests.specs import make_spec
 
-TINY: dict[str, Any] = {
-    "image_size": 16,
-    "patch": 4,
-    "vision_layers": 2,
-    "vision_width": 48,
-    "vision_heads": 4,
-    "text_layers": 2,
-    "text_width": 48,
-    "text_heads": 4,
-    "text_length": 24,
-    "vocabulary": 256,
-    "projection": 32,
-    "dropout": 0.0,
-    "weights": None,
-}
-VIT_B32: dict[str, Any] = TINY | {
-    "image_size": 224,
-    "patch": 32,
-    "vision_layers": 12,
-    "vision_width": 768,
-    "vision_heads": 12,
-    "text_layers": 12,
-    "text_width": 512,
-    "text_heads": 8,
-    "text_length": 77,
-    "vocabulary": 49408,
-    "projection": 512,
-}
-DIGITS: dict[str, Any] = {"epoch_rows": None, "last_window": "drop", "shuffle": True, "eval_rows": 40}
-SUBJECT: dict[str, Any] = {"kind": "clip", "name": "clip", "accumulation": "cached", "padding": "fixed"}
+
+def preset(group: str, name: str) -> dict[str, Any]:
+    """The values of a preset in conf/, without its kind and its ``defaults``."""
+    values = OmegaConf.create((resources.files("accum_sweeps.conf") / group / f"{name}.yaml").read_text())
+    return {str(key): value for key, value in values.items() if key not in ("kind", "defaults")}
+
+
+TINY = preset("model", "clip_tiny")
+DIGITS = preset("data", "digits") | {"eval_rows": 40}
+SUBJECT = {"kind": "clip", "name": "clip"} | preset("subject", "clip")
 
 
 def encoder(**changes: Any) -> DualEncoder:
     """The part of the tiny dual encoder with ``changes``."""
-    return DualEncoder(name="clip_tiny", **TINY | changes)
+    return DualEncoder(name="clip_tiny", **TINY | {"frozen": ()} | changes)
 
 
 @functools.cache

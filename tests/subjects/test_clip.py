@@ -85,7 +85,7 @@ def test_dropout_decides_about_the_gradient() -> None:
     assert difference(dropped, plain) > 0.1
 
 
-@pytest.mark.parametrize(("k", "expected"), [(2, 0.055), (4, 0.570), (8, 0.754)])
+@pytest.mark.parametrize(("k", "expected"), [(2, 0.055), (4, 0.506), (8, 0.580)])
 def test_each_micro_batchs_own_negatives_give_another_gradient(k: int, expected: float) -> None:
     session = session_of(clip_spec(**{"dtype": "fp64", "subject.accumulation": "plain"}))
     found = gradients(session, cut(session, [16 // k] * k))
@@ -186,8 +186,9 @@ def test_a_resumed_run_is_bitwise_equal(accumulation: str, tmp_path: Path) -> No
 
 
 def test_it_learns_to_tell_pairs_apart() -> None:
-    records = run(clip_spec(steps=60, global_batch=32, accum=4, eval_every=60, **{"optimizer.lr": 3e-3, "optimizer.warmup_steps": 5}))
-    assert records[-1].values["train_loss"] < np.log(32) - 1
+    records = run(clip_spec(steps=80, accum=2, eval_every=80, **{"optimizer.lr": 1e-3, "optimizer.warmup_steps": 5}))
+    guessing = (32 * np.log(32) + 8 * np.log(8)) / 40  # all pairs of a block alike
+    assert records[-1].values["eval_loss"] < guessing - 0.3
 
 
 def steps_of(pairs: int) -> tuple[TrainingSession, list[MicroBatch], list[MicroBatch]]:

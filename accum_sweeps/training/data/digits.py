@@ -16,8 +16,8 @@ INK = 16  # the largest value of a pixel
 _FILE = "datasets/data/digits.csv.gz"
 _WORDS = ("zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine")
 
-# Limits between words, near quantiles of the 1,797 digits, so that all words are used. In pixels; a slant is a shift per row.
-_SLANTS = (-0.15, -0.07, -0.01, 0.06)
+# Limits between words, such that each word fits 5 % of the digits or more. In pixels; a slant is a shift per row.
+_SLANTS = (-0.15, -0.05, 0.05, 0.15)
 _SLANT_WORDS = ("leaning far left", "leaning left", "", "leaning right", "leaning far right")
 _ROWS, _ROW_WORDS = (3.3, 3.7), ("high", "", "low")
 _COLUMNS, _COLUMN_WORDS = (3.4, 3.7), ("left", "", "right")

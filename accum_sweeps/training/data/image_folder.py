@@ -24,7 +24,7 @@ def read(folder: Path, captions: Path) -> tuple[list[Path], list[str]]:
     try:
         lines = captions.read_text(encoding="utf-8-sig").splitlines()
     except (OSError, UnicodeDecodeError) as error:
-        raise ConfigError("data.captions", str(captions), f"cannot be read: {error}") from error
+        raise ConfigError("data.captions", str(captions), f"cannot be read: {getattr(error, 'strerror', 'it is no UTF-8')}") from error
     separator = "\t" if any("\t" in line for line in lines) else ","
     numbered = [(number, line) for number, line in enumerate(lines, start=1) if line.strip()]
     pairs = [_pair(folder, captions, number, line, separator) for number, line in numbered]

@@ -13,7 +13,7 @@ from accum_sweeps.plan.errors import UserError
 from accum_sweeps.plan.parts import DualEncoder
 from accum_sweeps.training.models import dual_encoder, weight_files
 from accum_sweeps.training.models.dropout import SampleMasks
-from tests.contrastive import VIT_B32, encoder
+from tests.contrastive import encoder, preset
 
 END = 255
 
@@ -35,7 +35,7 @@ def embedded(model: CLIPModel, images: Tensor, ids: Tensor, masks: SampleMasks |
 
 def test_vit_b32_has_151_277_313_parameters() -> None:
     with torch.device("meta"):
-        model = dual_encoder.make(DualEncoder(name="clip_vit_b32", **VIT_B32))
+        model = dual_encoder.make(DualEncoder(name="clip_vit_b32", **preset("model", "clip_vit_b32")))
     assert sum(p.numel() for p in model.parameters()) == 151_277_313
 
 
