@@ -54,7 +54,7 @@ def report(sweep: SweepDir, reference: int | None) -> Report:
     from accum_sweeps.analysis.one_step import is_one_step, render_steps
     from accum_sweeps.analysis.pair_tables import pair_tables, render_pairs, write_pair_tables
     from accum_sweeps.analysis.studies import PAGES
-    from accum_sweeps.analysis.summary import render
+    from accum_sweeps.analysis.summary import of_newest_plan, render
 
     tables, header = write_tables(sweep), sweep.read_plan().header
     steps = is_one_step(tables.results)
@@ -62,12 +62,13 @@ def report(sweep: SweepDir, reference: int | None) -> Report:
     texts += [render_steps(tables.results)] if steps.any() else []
     files = {"results": tables.results_path, "  as CSV": tables.csv_path, "trajectories": tables.trajectories_path}
     compared, page = header.get("compare") or (), header.get("page")
-    pairs = pair_tables(sweep.root.path, tables.results, compared)
+    current = of_newest_plan(tables.results)
+    pairs = pair_tables(sweep.root.path, current, compared)
     if compared:
         texts.append(render_pairs(pairs))
         files |= write_pair_tables(sweep.path, pairs)
     if page in PAGES:
-        write_text(sweep.path / STUDY, PAGES[page](tables.results, pairs))
+        write_text(sweep.path / STUDY, PAGES[page](current, pairs))
         files["study"] = sweep.path / STUDY
     return Report(text="\n\n".join(texts), files={label: str(path) for label, path in files.items()}, problems=tables.problems)
 

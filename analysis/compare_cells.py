@@ -53,6 +53,12 @@ def matched(results: pd.DataFrame, pair: Mapping[str, Mapping[str, Any]]) -> pd.
     return table.assign(eval_loss_difference=table["eval_loss_final"] - table["other_eval_loss_final"])
 
 
+def planned_pairs(results: pd.DataFrame, pair: Mapping[str, Mapping[str, Any]]) -> int:
+    """How many pairs of runs ``pair`` makes among all that are planned, in whatever environment they are done."""
+    runs = results.drop_duplicates("run_id").drop(columns="env_id")
+    return len(matches(_rows(runs, pair), pair))
+
+
 def with_distances(pairs: pd.DataFrame, root: str | Path | None) -> pd.DataFrame:
     """The pairs whose two runs are finished, with the distances of their weights; those are missing without ``root``."""
     finished = pairs[(pairs["status"] == "finished") & (pairs["other_status"] == "finished")].reset_index(drop=True)

@@ -9,7 +9,7 @@ from typing import Any
 
 import pandas as pd
 
-from accum_sweeps.analysis.compare_cells import matched, with_distances
+from accum_sweeps.analysis.compare_cells import matched, planned_pairs, with_distances
 from accum_sweeps.analysis.distances import Pair, tensor_distances
 from accum_sweeps.plan.pairs import pair_name
 from accum_sweeps.record.files import write_text
@@ -29,26 +29,25 @@ class PairTables:
     """``pairs``: one row a pair of runs, with the columns of compare_cells.compare after pair (what is compared, in words).
 
     ``tensors``: one row a pair of runs and parameter tensor, with the columns of distances.tensor_distances after pair.
-    ``unfinished``: by pair in words, how many pairs of runs are planned and not finished.
+    ``missing``: by pair in words, how many more pairs of runs are planned: not finished, or done in different environments.
     """
 
     pairs: pd.DataFrame
     tensors: pd.DataFrame
-    unfinished: Mapping[str, int]
+    missing: Mapping[str, int]
 
 
 def pair_tables(root: Path, results: pd.DataFrame, compared: Sequence[Mapping[str, Mapping[str, Any]]]) -> PairTables:
     """The tables of the pairs ``compared`` among ``results``, whose runs lie in ``root``."""
-    pairs, tensors, unfinished = [], [], {}
+    pairs, tensors, missing = [], [], {}
     for pair in compared:
         name = pair_name(pair)
-        found = matched(results, pair)
-        table = with_distances(found, root)
-        unfinished[name] = len(found) - len(table)
+        table = with_distances(matched(results, pair), root)
+        missing[name] = planned_pairs(results, pair) - len(table.drop_duplicates(["run_id", "other_run_id"]))
         by_tensor = tensor_distances(root, table[list(Pair._fields)].itertuples(index=False, name=None))
         pairs.append(table.assign(pair=name))
         tensors.append(by_tensor.assign(pair=name))
-    return PairTables(pairs=_joined(pairs), tensors=_joined(tensors), unfinished=unfinished)
+    return PairTables(pairs=_joined(pairs), tensors=_joined(tensors), missing=missing)
 
 
 def _joined(tables: Sequence[pd.DataFrame]) -> pd.DataFrame:
@@ -67,20 +66,18 @@ def write_pair_tables(folder: Path, tables: PairTables) -> dict[str, Path]:
 
 def render_pairs(tables: PairTables) -> str:
     """The pairs as text, at most 100 columns wide: for each pair of cells one line a setup and control."""
-    blocks = [_block(name, tables.pairs[tables.pairs["pair"] == name], left) for name, left in tables.unfinished.items()]
+    blocks = [_block(name, tables.pairs[tables.pairs["pair"] == name], left) for name, left in tables.missing.items()]
     return "\n\n".join([textwrap.fill(LEGEND, WIDTH), *blocks])
 
 
-def _block(name: str, pairs: pd.DataFrame, unfinished: int) -> str:
+def _block(name: str, pairs: pd.DataFrame, missing: int) -> str:
     lines = textwrap.wrap(name, WIDTH)
     rows = list(_rows(pairs))
     if rows:
         widths = [max(len(row[place]) for row in (_HEAD, *rows)) for place in range(len(_HEAD) - 1)]
         lines += [line for row in (_HEAD, *rows) for line in _lines(row, widths)]
-    if unfinished:
-        lines.append(f"  not finished: {unfinished} of {unfinished + len(pairs)} pairs of runs")
-    elif not rows:
-        lines.append("  no pair of runs of one environment yet")
+    if missing:
+        lines.append(f"  not finished, or done in different environments: {missing} more pairs of runs")
     return "\n".join(lines)
 
 

@@ -22,7 +22,7 @@ def render(results: pd.DataFrame, reference: int | None = None, response: str = 
     The intervals are 95 % t intervals of the mean paired difference, each by itself; sigma_tot is the SD over seeds of the
     reference arm, and the intervals in its unit take the estimate as known.
     """
-    current = _of_newest_plan(results)
+    current = of_newest_plan(results)
     verdicts = verdict(current, response=response, reference=reference, margin=margin)
     if not verdicts:
         return "No run to tell of yet."
@@ -34,7 +34,7 @@ def render(results: pd.DataFrame, reference: int | None = None, response: str = 
     return "\n\n".join([_legend(verdicts), *blocks, *last])
 
 
-def _of_newest_plan(results: pd.DataFrame) -> pd.DataFrame:
+def of_newest_plan(results: pd.DataFrame) -> pd.DataFrame:
     """The rows of those setups that the newest revision of each sweep's plan still holds, with all runs ever done of them."""
     if "revision" not in results or "sweep" not in results:
         return results

@@ -96,7 +96,7 @@ def test_the_text_gives_counts_and_means_by_setup(sweep: SweepDir) -> None:
         "accum=4 against accum=2",
         "  pairs  equal  relative distance  sum of norms  eval loss  setup",
         "      2      1             0.0195          1.75      +0.02  lm fp32 lr=0.001",
-        "  not finished: 1 of 3 pairs of runs",
+        "  not finished, or done in different environments: 1 more pairs of runs",
     ]
     assert max(map(len, text.splitlines())) <= 100
 
@@ -118,3 +118,12 @@ def test_the_tables_are_written_beside_the_results(sweep: SweepDir) -> None:
     assert {label: path.name for label, path in paths.items()} == {"pairs": "pairs.csv", "by tensor": "pair_tensors.csv"}
     assert paths["pairs"].read_text().splitlines()[0].startswith("pair,run_id,env_id,setup")
     assert len(paths["by tensor"].read_text().splitlines()) == 1 + 4 * 2
+
+
+def test_pairs_that_are_planned_only_are_counted(tmp_path: Path) -> None:
+    specs = [make_spec(accum=k, seed=seed) for seed in (0, 1) for k in (4, 2)]
+    sweep = plan(tmp_path, specs)
+    for spec in specs[:3]:
+        finish(sweep.root, spec, 2.0)
+    tables = pair_tables(tmp_path, load(tmp_path), [PAIR])
+    assert (len(tables.pairs), tables.missing) == (1, {"accum=4 against accum=2": 1})

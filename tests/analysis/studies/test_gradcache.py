@@ -37,7 +37,7 @@ def tables(*compared: tuple[dict[str, Any], dict[str, Any], float]) -> tuple[pd.
         for row in pairs.to_dict("records")
         for name, (size, share) in TENSORS.items()
     ]
-    return results, PairTables(pairs=pairs, tensors=pd.DataFrame(by_tensor), unfinished={})
+    return results, PairTables(pairs=pairs, tensors=pd.DataFrame(by_tensor), missing={})
 
 
 def whole() -> tuple[pd.DataFrame, PairTables]:
