@@ -15,8 +15,9 @@ from tests.specs import make_spec
 
 def preset(group: str, name: str) -> dict[str, Any]:
     """The values of a preset in conf/, without its kind and its ``defaults``."""
-    values = OmegaConf.create((resources.files("accum_sweeps.conf") / group / f"{name}.yaml").read_text())
-    return {str(key): value for key, value in values.items() if key not in ("kind", "defaults")}
+    loaded = OmegaConf.create((resources.files("accum_sweeps.conf") / group / f"{name}.yaml").read_text())
+    values: Any = OmegaConf.to_container(loaded)
+    return {key: value for key, value in values.items() if key not in ("kind", "defaults")}
 
 
 TINY = preset("model", "clip_tiny")

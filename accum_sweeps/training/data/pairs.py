@@ -74,8 +74,6 @@ def _check_batches(data: Pairs, train: int, global_batch: int) -> None:
         raise ConfigError("data.epoch_rows", data.epoch_rows, held)
     if data.epoch_rows is None and global_batch > train:
         raise ConfigError("global_batch", global_batch, f"{held}, and no pair comes twice in a batch")
-    if (found := epochs(data, global_batch, seed=0)) is not None and found.windows == 0:
-        raise ConfigError("data.epoch_rows", data.epoch_rows, f"is less than global_batch={global_batch}", "Or data.last_window=short.")
 
 
 @functools.lru_cache(maxsize=4)
