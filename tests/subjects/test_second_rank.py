@@ -17,6 +17,7 @@ from accum_sweeps.plan.spec import RunSpec
 from accum_sweeps.record.metrics import StepRecord
 from accum_sweeps.subjects import second_rank
 from accum_sweeps.subjects.identify import identify
+from accum_sweeps.subjects.sources import code_hash, source_files
 from accum_sweeps.training.data import corpus
 from accum_sweeps.training.loop import TrainingSession
 from accum_sweeps.training.ranks import RankError
@@ -221,8 +222,9 @@ def test_a_failing_rank_0_leaves_no_rank_1_behind(spec: Any) -> None:
 def hook_spec(project: Path, **arguments: Any) -> RunSpec:
     module = "_".join(["ranks", *"".join(arguments.values()).split()])  # rank 1 keeps what it imported
     (project / f"{module}.py").write_text(HOOK)
-    part = identify(PythonHook(name="", target=f"{module}:Setup", args=arguments), project, ranks=2)
-    subject = {"kind": "python", "name": "python", "target": part.target, "code_hash": part.code_hash, "args": arguments}
+    part = PythonHook(name="", target=f"{module}:Setup", args=arguments)
+    files = code_hash(source_files(part, project))
+    subject = {"kind": "python", "name": "python", "target": part.target, "code_hash": files, "args": arguments}
     none = {"kind": "none", "name": ""}
     return make_spec(subject=subject, model=none, data=none, global_batch=8, ranks=2, accum=2, steps=3, eval_every=0)
 
@@ -248,7 +250,9 @@ def test_a_users_class_is_trained_by_two_ranks_which_print_to_the_same_place(pro
 
 
 def test_a_class_with_its_own_step_is_refused_by_name(project: Path) -> None:
-    (project / "setup.py").write_text(HOOK + "\n    def step(self, model, optimizer, micro_batches): ...\n")
+    methods = ("build(self, config, seeds)", "batch(self, step, seed)", "loss(self, model, samples)")
+    own = "step(self, model, optimizer, micro_batches)"
+    (project / "setup.py").write_text("class Setup:\n" + "".join(f"    def {form}: ...\n" for form in (*methods, own)))
     part = PythonHook(name="", target="setup:Setup")
     assert identify(part, project).code_hash
     with pytest.raises(ConfigError, match=r"subject\.target='setup:Setup': has the method step, which would see only"):
