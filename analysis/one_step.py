@@ -47,15 +47,15 @@ def render_steps(results: pd.DataFrame) -> str:
 def _block(label: str, rows: pd.DataFrame, columns: dict[str, str]) -> str:
     means = rows.groupby(["accum", "control"], sort=True)[list(columns)].mean()
     cells = [("k", "control", *columns.values())]
-    for (accum, control), values in means.iterrows():  # type: ignore[misc]
-        cells.append((str(accum), str(control), *(_shown(name, float(value)) for name, value in values.items())))
+    for (accum, control), values in zip(means.index, means.to_numpy(), strict=True):
+        cells.append((str(accum), str(control), *map(_shown, columns, map(float, values))))
     return "\n".join([*textwrap.wrap(label, WIDTH), *_aligned(cells)])
 
 
-def _shown(name: object, value: float) -> str:
+def _shown(name: str, value: float) -> str:
     if value != value:
         return ""
-    if str(name).removesuffix("_final") in _SHARES:
+    if name.removesuffix("_final") in _SHARES:
         return f"{value:.1%}"
     return f"{value:.3g}"
 
