@@ -109,6 +109,6 @@ def test_drawn_lengths_are_for_every_kind_of_text(tmp_path: Path) -> None:
         text(tmp_path, lengths="uniform"),
         dataclasses.replace(tokens(tmp_path, np.arange(1000, dtype=np.uint16)), lengths="geometric"),
     ]
-    for part in parts:
+    for part, lengths in zip(parts, ("uniform", "geometric"), strict=True):
         loaded = corpus.load(corpus.identify(part))  # type: ignore[arg-type]
-        assert {loaded.train.lengths, loaded.evaluation.lengths} == {part.lengths} and loaded.train.starts is None
+        assert loaded.train.lengths == loaded.evaluation.lengths == lengths and loaded.train.starts is None

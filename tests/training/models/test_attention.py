@@ -14,8 +14,9 @@ def values(length: int) -> torch.Tensor:
 
 
 def test_written_out_attention_is_torchs_attention() -> None:
-    expected = scaled_dot_product_attention(*values(16), is_causal=True)
-    assert float((attend(*values(16)) - expected).norm() / expected.norm()) < 1e-15
+    query, key, value = values(16)
+    expected = scaled_dot_product_attention(query, key, value, is_causal=True)
+    assert float((attend(query, key, value) - expected).norm() / expected.norm()) < 1e-15
 
 
 def test_long_rows_give_the_same_values_and_gradients(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -11,7 +11,12 @@ from accum_sweeps.training.models.frozen import without_weights
 from tests.specs import make_spec
 
 VARIANTS: list[dict[str, object]] = [
-    *({"norm": norm} for norm in ("rmsnorm", "layernorm", "layernorm_gain", "layernorm_plain", "groupnorm", "none")),
+    {"norm": "rmsnorm"},
+    {"norm": "layernorm"},
+    {"norm": "layernorm_gain"},
+    {"norm": "layernorm_plain"},
+    {"norm": "groupnorm"},
+    {"norm": "none"},
     {"qk_norm": True},
     {"positions": "none"},
     {"positions": "learned", "attention_bias": True},

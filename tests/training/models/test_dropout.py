@@ -17,7 +17,8 @@ def masks(rows: Sequence[int] = (0, 1), seed: int = 0, step: int = 1) -> SampleM
 
 def dropped(rows: Sequence[int] = (0, 1), place: str = "here", probability: float = 0.25, **keys: int) -> Tensor:
     """Ones through dropout."""
-    return Dropout(probability, place)(torch.ones(len(rows), 64, 32, dtype=torch.float64), masks(rows, **keys))
+    result: Tensor = Dropout(probability, place)(torch.ones(len(rows), 64, 32, dtype=torch.float64), masks(rows, **keys))
+    return result
 
 
 def test_a_share_is_dropped_and_the_rest_is_scaled_up() -> None:
