@@ -24,7 +24,9 @@ from accum_sweeps.training.models.dropout import SampleMasks
 from accum_sweeps.training.task import Rows
 from accum_sweeps.training.token_loss import token_entropies, token_loss
 
-EVAL_ROWS_AT_A_TIME = 16  # the same for every run, whatever its micro-batch
+# The same for every run, whatever its micro-batch: rows of a forward pass of the evaluation, fewer where their logits are many.
+EVAL_ROWS_AT_A_TIME = 16
+EVAL_LOGITS_AT_A_TIME = 1 << 27  # 0.5 GB in float32; the loss needs a second copy
 
 
 @dataclass(frozen=True, eq=False)
@@ -112,8 +114,9 @@ class LanguageModelTask:
         if not self._evaluation:
             rows = self._data.eval_rows
             samples = spread(self._corpus.evaluation, self._data.seq_len, rows)
-            parts = np.split(np.arange(rows), range(EVAL_ROWS_AT_A_TIME, rows, EVAL_ROWS_AT_A_TIME))
-            self._evaluation = self.split(samples, parts)
+            fitting = EVAL_LOGITS_AT_A_TIME // (self._data.seq_len * self._model.vocabulary)
+            size = min(EVAL_ROWS_AT_A_TIME, max(1, fitting))
+            self._evaluation = self.split(samples, np.split(np.arange(rows), range(size, rows, size)))
         return self._evaluation
 
     def state(self) -> dict[str, Any]:

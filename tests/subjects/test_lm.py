@@ -178,3 +178,10 @@ def test_the_evaluation_rows_of_drawn_lengths_are_the_same_for_every_seed_and_ra
     parts = [LanguageModelTask(spec(**{"data.lengths": "uniform", "seed": seed}))._evaluation_rows() for seed in (0, 1)]
     assert joined(parts[0]) == joined(parts[1])
     assert 32 * 64 * 0.3 < sum(part.tokens for part in parts[0]) < 32 * 64 * 0.7
+
+
+@pytest.mark.parametrize(("seq_len", "vocabulary", "rows"), [(64, 256, 16), (2048, 50432, 1), (300, 50432, 8), (2048, 200_000, 1)])
+def test_the_logits_of_an_evaluation_pass_are_bounded(spec: Any, seq_len: int, vocabulary: int, rows: int) -> None:
+    task = LanguageModelTask(spec(**{"data.seq_len": seq_len, "model.vocabulary": vocabulary, "data.lengths": "fixed"}))
+    parts = task._evaluation_rows()
+    assert {len(part.inputs) for part in parts} == {rows} and len(parts) * rows == 32
