@@ -102,6 +102,9 @@ class TrainingSession:
 
     def _join(self, ranks: Ranks) -> None:
         self._ranks, self.training.all_reduce = ranks, ranks.all_reduce
+        if self.training.scaler is not None:
+            # It begins with the first loss that it scales; a rank without rows in its first step has to unscale too.
+            self.training.scaler.scale(torch.zeros((), device=self._spec.setup.device))
 
     def _compare(self, hash_here: str) -> None:
         """Have rank 1 compare its weights: a subject that draws from elsewhere than its seeds may build others there."""

@@ -115,6 +115,15 @@ def test_two_ranks_with_k_micro_batches_equal_one_rank_with_2k_on_ragged_rows(sp
         assert all(here.values[key] == pytest.approx(there.values[key], rel=4 * bound) for key in here.values)
 
 
+@pytest.mark.parametrize("dtype", ["fp64", "amp_fp16"])
+def test_a_short_last_window_that_leaves_rank_1_without_rows_gives_the_same_bits(spec: Any, dtype: str) -> None:
+    changes = {"dtype": dtype, "global_batch": 8, "data.epoch_rows": 3, "data.last_window": "short", "eval_every": 0}
+    two, gradients, weights = trained(spec(ranks=2, accum=2, **changes))
+    one, expected, last = trained(spec(ranks=1, accum=4, **changes))
+    assert all(torch.equal(*pair) for pair in zip([*gradients, weights], [*expected, last], strict=True))
+    assert [record.values for record in two] == [record.values for record in one]
+
+
 def test_one_micro_batch_a_rank_is_bitwise_what_one_rank_does_with_two(spec: Any) -> None:
     changes = {"dtype": "fp32", "probe_steps": [1, 2, 3]}
     two, one = (trained(spec(ranks=ranks, accum=accum, **changes))[0] for ranks, accum in ((2, 1), (1, 2)))
