@@ -120,7 +120,7 @@ def _place(module: str, error: BaseException) -> str:
 
 
 def main(target: str) -> None:
-    """Write JSON to standard output: ``problem`` and ``hint``, or the class's ``parameters``, its ``optional`` methods, ``files`` loaded."""
+    """Write JSON to standard output: ``problem`` and ``hint``, or the class's ``parameters``, its ``optional`` methods and ``files``."""
     with os.fdopen(os.dup(1), "w") as answer:
         os.dup2(2, 1)  # what the user's module prints must not mix with the answer
         try:
