@@ -5,6 +5,7 @@ The network is a chain of three linear layers with a LayerNorm; eps is 1e-4 wher
 
 import itertools
 import math
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -96,6 +97,18 @@ def test_in_float64_the_update_is_that_of_one_batch(optimizer: str) -> None:
     _, one = first_step(optimizer, "param", 1)
     _, four = first_step(optimizer, "param", 4)
     assert relative(torch.cat([u.flatten() for u in four]), torch.cat([u.flatten() for u in one])) < 1e-12
+
+
+@pytest.mark.parametrize(("dtype", "optimizer"), list(itertools.product(["fp32", "amp_fp16", "fp16"], OPTIMIZERS)))
+def test_a_resumed_run_is_bitwise_equal(tmp_path: Path, dtype: str, optimizer: str) -> None:
+    whole, first, second = (session(dtype, optimizer, "fp32", 4, ema=0.5) for _ in range(3))
+    expected = [dict(record.values) for record in whole.steps()]
+    next(first.steps())
+    first.save(tmp_path / "checkpoint.pt")
+    assert second.load(tmp_path / "checkpoint.pt") == 1
+    assert [dict(record.values) for record in second.steps()] == expected[1:]
+    for mine, other in zip(second.training.parameters, whole.training.parameters, strict=True):
+        assert torch.equal(mine, other)
 
 
 @pytest.mark.parametrize("optimizer", ["adam", "adamw"])
