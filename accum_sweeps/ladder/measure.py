@@ -114,6 +114,13 @@ def step_metrics(pair: Pair, found: Measured, outputs: Part | None) -> dict[str,
     return own | _forward(outputs) | sums | found.metrics() | found.further_metrics() | _buffers(pair)
 
 
+def gradient_errors(pair: Pair, exact: Observation) -> dict[str, float]:
+    """How far both gradients of ``pair`` are from the float64 gradient of ``exact``: accumulation need not be the less accurate."""
+    sides = {"gradient_error": pair.arm, "gradient_error_one_batch": pair.reference}
+    wide = {key: {name: g.double() for name, g in seen.gradient.items()} for key, seen in sides.items()}
+    return {key: difference(gradient, exact.gradient).whole.relative for key, gradient in wide.items()}
+
+
 def _norm(seen: Observation) -> float:
     return math.sqrt(sum(float(g.double().square().sum()) for g in seen.gradient.values()))
 

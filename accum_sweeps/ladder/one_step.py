@@ -8,7 +8,7 @@ from pathlib import Path
 
 from accum_sweeps.ladder import interventions
 from accum_sweeps.ladder.interventions import Pair
-from accum_sweeps.ladder.measure import Measured, Outputs, measured, step_metrics
+from accum_sweeps.ladder.measure import Measured, Outputs, gradient_errors, measured, step_metrics
 from accum_sweeps.ladder.oracle import Oracle, State
 from accum_sweeps.plan.spec import RunSpec
 from accum_sweeps.record.metrics import INTERVENTIONS, StepRecord
@@ -68,9 +68,14 @@ def measurements(spec: RunSpec) -> Iterator[dict[str, float]]:
     print(_told(spec, values, found))
     yield values
     for name, intervene in _interventions(pair, start, found):
-        changed = measured(intervene()).metrics()
-        print(_told_change(name, changed))
-        yield {f"{metric}_{name}": value for metric, value in changed.items()}
+        changed = intervene()
+        metrics = measured(changed).metrics()
+        print(_told_change(name, metrics))
+        yield {f"{metric}_{name}": value for metric, value in metrics.items()}
+        if name == "fp64_gradients":
+            errors = gradient_errors(pair, changed.reference)
+            print("  from the one-batch gradient in float64: " + ", ".join(f"{key} {value:.3g}" for key, value in errors.items()))
+            yield errors
 
 
 def _interventions(pair: Pair, start: State, found: Measured) -> Iterator[tuple[str, Callable[[], Pair]]]:

@@ -70,6 +70,8 @@ ONE_STEP_UNITS: dict[str, str] = {
     "gradient_moved": "elements of the gradient that differ at all",
     "gradient_size": "root mean square of the gradient",
     "gradient_worst_tensor": "largest relative difference of one tensor's gradient (of the whole where its own is zero but for rounding)",
+    "gradient_error": "relative difference of the gradient from the one-batch gradient computed in float64",
+    "gradient_error_one_batch": "the same of the one-batch gradient",
     "zero_tensors": "tensors whose gradient is zero but for rounding",
     "clipped_difference": "relative difference of the clipped gradient, which the optimizer is given",
     **_AMPLIFICATION_UNITS,

@@ -24,6 +24,7 @@ def page(results: pd.DataFrame, tables: PairTables | None = None) -> str:
     parts += _section("The same differences, free of scale", _scale(test), steps_of.relative(test)) if len(test) else []
     parts += _section("What the optimizer makes of it", _verdict(test), steps_of.amplification(test)) if len(test) else []
     parts += _section("Interventions (AdamW)", _INTERVENTIONS, steps_of.interventions(test)) if len(test) else []
+    parts += _section("Which gradient is the more accurate?", _ERRORS, steps_of.errors(test)) if len(test) else []
     parts += _section("Rows of different lengths", _RAGGED, steps_of.ragged(steps)) if len(steps) else []
     parts += _section("The larger model", "", steps_of.large(steps)) if len(steps) else []
     parts += _section("Perplexities", "", perplexities.perplexity_table(results))
@@ -41,6 +42,10 @@ _INTERVENTIONS = (
     "Each change alone, at the same weights, fed with what the two steps gave the optimizer. Where eps up and eps down both shrink the "
     "difference, the soft region |g| < 10 eps makes it; where eps down does not, sign flips of gradients below the noise do. Gradients "
     "in float64 remove the cause. Summing the micro-batches in float64 does not: each was rounded before."
+)
+_ERRORS = (
+    "Relative difference of the whole gradient from the one-batch gradient in float64. A ratio near 1 says that accumulation is as "
+    "accurate as one batch, below 1 that it is more so: neither side of the comparison is the truth."
 )
 _RAGGED = (
     "With full rows both means are the same. With ragged rows the mean of micro-batches' means weighs tokens by the micro-batch they "

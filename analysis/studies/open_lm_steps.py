@@ -153,6 +153,18 @@ def _failing(chosen: pd.DataFrame, suffix: str) -> str:
     return f"{values.min():.0f} to {values.max():.0f}" if values.min() < values.max() else f"{values.max():.0f}"
 
 
+def errors(steps: pd.DataFrame) -> str:
+    """How far each gradient is from the one in float64, of the AdamW steps, where that was computed."""
+    if "gradient_error" not in steps:
+        return ""
+    rows = []
+    for _, row in steps.dropna(subset=["gradient_error"]).iterrows():
+        words = f"{row['dtype']}, {row['model.layers']} layers, norm {row['model.norm']}, {row['cut']}"
+        own, one = float(row["gradient_error"]), float(row["gradient_error_one_batch"])
+        rows.append([words, number(own), number(one), number(own / one, 2) if one else ""])
+    return table(["step", "this cut's error", "the one batch's error", "ratio"], rows)
+
+
 def ragged(steps: pd.DataFrame) -> str:
     """Rows of different lengths: the mean over tokens, and open_lm's mean of micro-batches' means."""
     chosen = cuts(steps[steps["data.lengths"] != "fixed"])
