@@ -1,4 +1,4 @@
-"""What is trained: the built-in language model and the hooks for users' own training.
+"""What is trained: the built-in language model and dual encoder, and the hooks for users' own training.
 
 Public: :func:`session`, and :class:`~accum_sweeps.subjects.protocol.Session` which it returns.
 """

@@ -44,7 +44,7 @@ def compare(micro_batch: int, k: int, rounds: int) -> tuple[float, float, float]
     model, samples = task.build().train(), task.batch(1)
     parameters = list(model.parameters())
     (whole,) = task.split(samples, [np.arange(pairs)])
-    parts = task.split(samples, np.arange(pairs).reshape(k, micro_batch))
+    parts = task.split(samples, list(np.arange(pairs).reshape(k, micro_batch)))
     calls = [
         lambda: accumulate(parameters, [whole], lambda part: task.loss(model, part)),
         lambda: accumulate_cached(parameters, parts, lambda part: task.encode(model, part), lambda *e: task.contrast(model, *e)),

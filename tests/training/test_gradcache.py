@@ -33,11 +33,12 @@ class Encoders(torch.nn.Module):
                 parameter.copy_(torch.randn(parameter.shape, generator=generator, dtype=torch.float64))
 
     def encode(self, samples: Embeddings) -> Embeddings:
-        return self.left(samples[0]), self.right(samples[1])
+        device = self.log_scale.device
+        return self.left(samples[0].to(device)), self.right(samples[1].to(device))
 
     def contrast(self, left: Tensor, right: Tensor) -> tuple[Tensor, int]:
         logits = self.log_scale.exp() * left @ right.T
-        own = torch.arange(len(logits))
+        own = torch.arange(len(logits), device=logits.device)
         # Both directions: in one of them alone the last bias of the right encoder cancels, and its gradient is nothing but rounding.
         return cross_entropy(logits, own, reduction="sum") + cross_entropy(logits.T, own, reduction="sum"), len(logits)
 
@@ -76,9 +77,10 @@ def test_every_gradient_is_that_of_one_batch_with_ragged_micro_batches_and_the_t
     assert largest_difference(cached(model, sizes), in_one_graph(model, [ROWS])) < EXACT
 
 
+@pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)])
 @pytest.mark.parametrize("sizes", CUTS, ids=str)
-def test_dropout_from_torchs_stream_has_the_same_masks_in_both_passes(sizes: list[int]) -> None:
-    model = Encoders(dropout=0.5)
+def test_dropout_from_torchs_stream_has_the_same_masks_in_both_passes(sizes: list[int], device: str) -> None:
+    model = Encoders(dropout=0.5).to(device)
     torch.manual_seed(3)
     expected = in_one_graph(model, sizes)
     torch.manual_seed(3)

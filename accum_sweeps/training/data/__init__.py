@@ -1,1 +1,1 @@
-"""Text and token files as batches; numpy only, so that planning can use it without torch."""
+"""Texts, token files and images with captions as batches; no torch, so that planning can use it."""

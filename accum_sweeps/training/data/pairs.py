@@ -28,12 +28,15 @@ STD = np.array([0.26862954, 0.26130258, 0.27577711], np.float32).reshape(3, 1, 1
 _PACKAGES = {"digits": {"sklearn": "scikit-learn"}, "image_text": {"PIL": "pillow"}}
 
 
+Pixels = Callable[[RowNumbers], NDArray[np.uint8]]
+
+
 @dataclass(frozen=True, eq=False, kw_only=True)
 class PairSet:
     """``captions`` of all N pairs; ``pixels(numbers)``: uint8, (R, 3, S, S); which pairs ``train`` and ``evaluation`` are, in order."""
 
     captions: Captions
-    pixels: Callable[[RowNumbers], NDArray[np.uint8]]
+    pixels: Pixels
     train: RowNumbers
     evaluation: RowNumbers
 
@@ -55,10 +58,9 @@ def identify(data: Pairs, model: DualEncoder, global_batch: int, cwd: Path) -> P
     require(_PACKAGES[data.kind], f"data={data.kind}")
     if isinstance(data, ImageText):
         data = dataclasses.replace(data, path=str(cwd / Path(data.path).expanduser()), captions=str(cwd / Path(data.captions).expanduser()))
-    found = dataclasses.replace(data, hash=_content(data))
-    pairs = load(found, model.image_size, model.vocabulary, model.text_length)
-    _check_batches(data, len(pairs.train), global_batch)
-    return found
+    made, content = _made(data, model.image_size, model.vocabulary, model.text_length)
+    _check_batches(data, len(made.train), global_batch)
+    return dataclasses.replace(data, hash=content)
 
 
 def require(packages: dict[str, str], what: str) -> None:
@@ -82,42 +84,43 @@ def load(data: Pairs, side: int, vocabulary: int, longest: int) -> PairSet:
 
     Raises UserError where the pairs found are not those with ``data.hash`` that were planned, and what :func:`identify` raises.
     """
-    if _content(data) != data.hash:
+    made, content = _made(data, side, vocabulary, longest)
+    if content != data.hash:
         raise UserError(
             f"data.hash={data.hash!r}: the images or captions of data={data.name or data.kind} changed since the sweep was planned"
             "\n  Start the sweep again: it plans new runs for them."
         )
-    pixels, texts = _read(data, side)
+    return made
+
+
+def _made(data: Pairs, side: int, vocabulary: int, longest: int) -> tuple[PairSet, str]:
+    """The pairs as they are now, and 32 hex digits over all captions and images, in their order."""
+    pixels, texts, contents = _read(data, side)
     if len(texts) <= data.eval_rows:
         raise ConfigError("data.eval_rows", data.eval_rows, f"there are {len(texts)} pairs, and some must be left for training")
     chosen = (2 * np.arange(data.eval_rows) + 1) * len(texts) // (2 * data.eval_rows)  # spread over the data
-    return PairSet(
+    made = PairSet(
         captions=tokenized(texts, vocabulary=vocabulary, longest=longest),
         pixels=pixels,
         train=np.setdiff1d(np.arange(len(texts)), chosen),
         evaluation=chosen,
     )
+    return made, _digest(texts, contents)
 
 
-def _read(data: Pairs, side: int) -> tuple[Callable[[RowNumbers], NDArray[np.uint8]], list[str]]:
+def _read(data: Pairs, side: int) -> tuple[Pixels, list[str], Iterable[bytes]]:
+    """(what draws images at ``side`` pixels, the captions, the images' content)."""
     if isinstance(data, Digits):
         images, texts = digits.read()
-        return lambda numbers: digits.drawn(images[numbers], side), texts
+        return lambda numbers: digits.drawn(images[numbers], side), texts, [images.tobytes()]
     from accum_sweeps.training.data import image_folder  # imports pillow
 
     files, texts = image_folder.read(Path(data.path), Path(data.captions))
-    return lambda numbers: np.stack([image_folder.decoded(files[number], side) for number in numbers]), texts
 
+    def decoded(numbers: RowNumbers) -> NDArray[np.uint8]:
+        return np.stack([image_folder.decoded(files[number], side) for number in numbers])
 
-def _content(data: Pairs) -> str:
-    """32 hex digits over all captions and images, in their order."""
-    if isinstance(data, Digits):
-        images, texts = digits.read()
-        return _digest(texts, [images.tobytes()])
-    from accum_sweeps.training.data import image_folder
-
-    files, texts = image_folder.read(Path(data.path), Path(data.captions))
-    return _digest(texts, (file.read_bytes() for file in files))
+    return decoded, texts, (file.read_bytes() for file in files)
 
 
 def _digest(texts: Sequence[str], contents: Iterable[bytes]) -> str:
