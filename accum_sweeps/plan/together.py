@@ -49,6 +49,7 @@ def check_run(run: "RunSpec") -> None:
         allowed = ", ".join(str(k) for k in range(1, ranks_batch + 1) if ranks_batch % k == 0)
         batch = f"global_batch={setup.global_batch} over ranks={setup.ranks}"
         raise ConfigError("accum", run.accum, f"does not divide the batch: {batch}; possible: {allowed}")
+    _check_control(run)
     if _smallest_micro_batch(run) > 1:
         return
     if isinstance(setup.model, Decoder) and setup.model.norm == "batchnorm":
@@ -57,6 +58,34 @@ def check_run(run: "RunSpec") -> None:
         raise ConfigError(
             "accum", run.accum, "leaves one pair in a micro-batch, which then has no negatives", "Or subject.accumulation=cached."
         )
+
+
+def _check_control(run: "RunSpec") -> None:
+    """A control must change nothing but rounding."""
+    why = dependence(run.setup)
+    is_cut_anew = run.control == "regroup" and run.accum > 1
+    is_moved = run.control in ("regroup", "order", "permute") and _has_placed_masks(run.setup)
+    if why and (is_cut_anew or is_moved):
+        hint = "Controls of one unit in the last place are possible: ulp_weights, ulp_grads."
+        raise ConfigError("control", run.control, f"changes more than rounding here: {why}", hint)
+
+
+def _has_placed_masks(setup: "Setup") -> bool:
+    return isinstance(setup.model, Decoder) and setup.model.dropout > 0 and setup.model.dropout_masks == "stream"
+
+
+def dependence(setup: "Setup") -> str:
+    """Why the gradient depends on which samples share a micro-batch, as far as the settings tell; empty where it does not."""
+    model, subject = setup.model, setup.subject
+    if isinstance(model, Decoder) and model.norm == "batchnorm":
+        return "batchnorm's statistics are those of a micro-batch"
+    if _has_placed_masks(setup):
+        return "dropout masks drawn from the global stream belong to places in a micro-batch (model.dropout_masks=stream)"
+    if isinstance(subject, Contrastive) and subject.accumulation == "plain":
+        return "each micro-batch has its own negatives (subject.accumulation=plain)"
+    if isinstance(subject, LanguageModel) and subject.mean == "micro_batch":
+        return "a micro-batch's own mean depends on its number of targets (subject.mean=micro_batch)"
+    return ""
 
 
 def _smallest_micro_batch(run: "RunSpec") -> int:

@@ -167,6 +167,12 @@ def test_micro_batch_is_the_batch_cut_by_ranks_and_accum() -> None:
             {"data.epoch_rows": 15},
             "data.epoch_rows=15: an epoch has no whole global batch of 16, and data.last_window=drop leaves the rest out",
         ),
+        ({"model.norm": "batchnorm", "accum": 2, "control": "regroup"}, "control='regroup': changes more than rounding here: batchnorm's"),
+        (
+            {"model.dropout": 0.1, "model.dropout_masks": "stream", "control": "permute"},
+            "control='permute': changes more than rounding here",
+        ),
+        ({"subject": {**BASE["subject"], "mean": "micro_batch"}, "accum": 2, "control": "regroup"}, "control='regroup': changes more than"),
         ({"model.norm": "batchnorm", "accum": 16}, "model.norm='batchnorm': needs two samples or more in every micro-batch; accum=16 "),
         ({"model.norm": "batchnorm", "accum": 4, "data.epoch_rows": 37, "data.last_window": "short"}, "model.norm='batchnorm': needs two "),
         ({"model.norm": "groupnorm", "model.norm_groups": 5}, "model.norm_groups=5: must divide model.width=96"),
