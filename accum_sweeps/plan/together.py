@@ -83,7 +83,7 @@ def dependence(setup: "Setup") -> str:
         return "dropout masks drawn from the global stream belong to places in a micro-batch (model.dropout_masks=stream)"
     if isinstance(subject, Contrastive) and subject.accumulation == "plain":
         return "each micro-batch has its own negatives (subject.accumulation=plain)"
-    if isinstance(subject, LanguageModel) and subject.mean == "micro_batch":
+    if isinstance(subject, LanguageModel) and subject.mean == "micro_batch" and getattr(setup.data, "lengths", "") != "fixed":
         return "a micro-batch's own mean depends on its number of targets (subject.mean=micro_batch)"
     return ""
 
