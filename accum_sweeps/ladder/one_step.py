@@ -3,6 +3,7 @@
 Where an optimizer with an eps turns a difference of gradients into one of weights, interventions tell by which way.
 """
 
+import gc
 from collections.abc import Callable, Generator, Iterator
 from pathlib import Path
 
@@ -57,7 +58,8 @@ def measurements(spec: RunSpec) -> Iterator[dict[str, float]]:
     oracle = Oracle(interventions.reference_of(spec))
     start, has_settings_optimizer = oracle.start, oracle.has_settings_optimizer
     reference = oracle.observe(on_outputs=outputs.keep)
-    del oracle  # its model and optimizer state: a large model is in memory twice otherwise
+    del oracle
+    gc.collect()  # a process's first import of parts of torch keeps a reference to this model: it would be in memory twice
     yield {}
     arm = Oracle(spec, start).observe(on_outputs=outputs.compare)
     seen_outputs = outputs.difference

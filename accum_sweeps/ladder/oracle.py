@@ -106,12 +106,12 @@ class Oracle:
         training.scaler = None
         if training.lr_factor is not None:
             optimizers.set_lr(training.optimizer, training.lr_factor(self.start.step))
-        for p in training.parameters:
-            given = gradient.get(self._names[id(p)])
-            p.grad = None if given is None else given.to(p.dtype, copy=True)
+        given = {name: gradient[name].to(p.dtype) for name, p in self._parameters() if name in gradient}
+        for name, p in self._parameters():
+            p.grad = given[name].clone() if name in given else None
         total = torch.tensor(loss * terms, dtype=torch.float64, device=setup.device)
         with Precision.named(setup.dtype, setup.device).arithmetic():
-            return self._kept(before, lambda: update(training, total, terms))
+            return self._kept(before, lambda: update(training, total, terms), given)
 
     def _own_start(self) -> State:
         if self.spec.control == "ulp_weights":  # the session has moved its weights already
@@ -128,9 +128,9 @@ class Oracle:
         is_same = not is_moved and all(self.start.model[name].dtype == p.dtype for name, p in self._parameters())
         return {name: self.start.model[name] for name, _ in self._parameters()} if is_same else _copied(dict(self._parameters()))
 
-    def _kept(self, before: Tensors, make: Callable[[], StepOutcome]) -> Observation:
+    def _kept(self, before: Tensors, make: Callable[[], StepOutcome], gradient: Tensors | None = None) -> Observation:
         training = self._training
-        seen: dict[str, Tensors] = {}
+        seen: dict[str, Tensors] = {} if gradient is None else {"gradient": gradient}
 
         def keep(name: str) -> None:
             seen[name] = {n: p.grad.detach().clone() for n, p in self._parameters() if p.grad is not None}
@@ -140,7 +140,7 @@ class Oracle:
             if is_changed or "gradient" not in seen:
                 keep("clipped")
 
-        training.on_gradient = lambda: keep("gradient")
+        training.on_gradient = None if gradient is not None else lambda: keep("gradient")
         handle = training.optimizer.register_step_pre_hook(before_update)
         try:
             outcome = make()
@@ -149,13 +149,13 @@ class Oracle:
             handle.remove()
         for p in training.parameters:
             p.grad = None
-        gradient = seen.get("gradient") or seen.get("clipped") or {}
+        whole = seen.get("gradient") or seen.get("clipped") or {}
         return Observation(
             loss=outcome.loss,
             terms=outcome.terms,
             lr=float(training.optimizer.param_groups[0]["lr"]),
-            gradient=gradient,
-            clipped=seen.get("clipped", gradient),
+            gradient=whole,
+            clipped=seen.get("clipped", whole),
             before=before,
             after=_copied(dict(self._parameters())),
             buffers=_copied(dict(training.model.named_buffers())),
