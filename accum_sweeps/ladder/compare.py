@@ -57,10 +57,10 @@ class Part:
 
 
 def ratio(numerator: float, denominator: float) -> float:
-    """Their quotient; 0 / 0 = 0, x / 0 = inf."""
-    if denominator == 0:
+    """Their quotient; 0 / 0 = 0, x / 0 = inf; NaN where one of them is."""
+    if denominator == 0 and not math.isnan(numerator):
         return 0.0 if numerator == 0 else math.inf
-    return numerator / denominator
+    return numerator / denominator if denominator else math.nan
 
 
 def part(arm: Tensor, reference: Tensor, rtol: float = RTOL, atol: float = ATOL) -> Part:

@@ -66,7 +66,7 @@ class Measured:
     def further_metrics(self) -> dict[str, float]:
         """The others of a step, of gradient, update and weights."""
         gradient, weights = self.gradient, self.weights
-        return {
+        values = {
             "gradient_largest": gradient.whole.largest,
             "gradient_tolerance": gradient.whole.tolerance,
             "gradient_failing": gradient.whole.failing,
@@ -86,6 +86,7 @@ class Measured:
             "tensors": len(weights.parts),
             "parameters": weights.whole.elements,
         }
+        return {name: value for name, value in values.items() if not math.isnan(value)}
 
 
 def measured(pair: Pair) -> Measured:
@@ -111,7 +112,8 @@ def step_metrics(pair: Pair, found: Measured, outputs: Part | None) -> dict[str,
         "loss_difference": ratio(abs(arm.loss_sum - reference.loss_sum), abs(reference.loss_sum)),
         "terms_difference": arm.terms - reference.terms,
     }
-    return own | _forward(outputs) | sums | found.metrics() | found.further_metrics() | _buffers(pair)
+    broken = {"weights_not_finite": float(sum(int((~after.isfinite()).sum()) for after in arm.after.values()))}
+    return own | _forward(outputs) | sums | broken | found.metrics() | found.further_metrics() | _buffers(pair)
 
 
 def gradient_errors(pair: Pair, exact: Observation) -> dict[str, float]:

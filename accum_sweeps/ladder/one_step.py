@@ -105,9 +105,11 @@ def _told(spec: RunSpec, values: dict[str, float], found: Measured) -> str:
         if f"{name}_difference" in values:
             words = f"relative difference {values[f'{name}_difference']:.3g}, largest {values[f'{name}_largest']:.3g}"
             lines.append(f"  {name}: {words}, allclose passes from atol {values[f'{name}_tolerance']:.3g}")
+    if values["weights_not_finite"]:
+        lines.append(f"  {values['weights_not_finite']:.0f} weights are not finite after the step")
     lines.append(f"  update: {_amplified(values)}")
     shares = sorted(found.amplified.by_tensor.items(), key=lambda item: -item[1])[:MOST_TENSORS]
-    lines += [f"    {share:.1%} of it from {name}" for name, share in shares if share]
+    lines += [f"    {share:.1%} of it from {name}" for name, share in shares if share > 0]
     return "\n".join(lines)
 
 
@@ -117,6 +119,8 @@ def _told_change(name: str, values: dict[str, float]) -> str:
 
 def _amplified(values: dict[str, float]) -> str:
     prediction = f", measured / closed form {values['prediction']:.3f}" if "prediction" in values else ""
+    if "gain" not in values:
+        return "not finite, nothing to compare"
     shares = f"soft region {values['soft_share']:.1%}, sign flips {values['flip_share']:.1%}"
     gain = f"relative difference {values['update_difference']:.3g}, gain {values['gain']:.3g}"
     return f"{gain}, {shares}{prediction}, {values['weights_failing']:.0f} weights fail allclose at 1e-7"

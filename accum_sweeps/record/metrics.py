@@ -82,6 +82,7 @@ ONE_STEP_UNITS: dict[str, str] = {
     "weights_largest": "largest absolute difference of the weights after the step",
     "weights_moved": "elements of the weights after the step that differ at all",
     "weights_size": "root mean square of the weights after the step",
+    "weights_not_finite": "elements of the weights after the step that are not finite; then nothing is said of the update",
     "weights_failing_tensors": "tensors with an element that fails allclose after the step",
     "buffers_difference": "relative difference of the model's buffers after the step",
     "tensors": "trained tensors",

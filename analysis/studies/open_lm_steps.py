@@ -120,6 +120,8 @@ def amplification(steps: pd.DataFrame) -> str:
         row = chosen.iloc[0]
         shares = [share(row["soft_share"]), share(row["flip_share"])] if optimizer != "sgd" else ["", share(row["flip_share"])]
         failing = f"{row['weights_failing']:.0f} in {row['weights_failing_tensors']:.0f} of {row['tensors']:.0f}"
+        if row.get("weights_not_finite", 0) > 0:
+            failing = f"{row['weights_not_finite']:.0f} weights are not finite after the step"
         values = (number(row[name]) for name in ("clipped_difference", "update_difference", "gain"))
         rows.append([str(optimizer), str(dtype), str(cut), *values, *shares, _ratio(row.get("prediction", math.nan)), failing])
     head = ["optimizer", "dtype", "cut", "gradient", "update", "gain", "soft region", "sign flips", "measured / closed form"]

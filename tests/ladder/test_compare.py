@@ -56,6 +56,7 @@ def test_what_is_finite_on_one_side_only_differs_infinitely(arm: float, referenc
 
 def test_zero_against_zero_is_no_difference_and_something_against_zero_an_infinite_one() -> None:
     assert (ratio(0, 0), ratio(1, 0), ratio(1, 4)) == (0.0, INF, 0.25)
+    assert math.isnan(ratio(NAN, 0)) and math.isnan(ratio(1, NAN))
     assert part(torch.ones(2), torch.zeros(2)).relative == INF
 
 

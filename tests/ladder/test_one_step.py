@@ -127,6 +127,13 @@ def test_large_models_get_no_float64_pass(monkeypatch: pytest.MonkeyPatch, capsy
     assert "no gradients in float64: they are for models of up to 5 parameters" in capsys.readouterr().out
 
 
+def test_an_eps_that_half_precision_cannot_hold_is_told_as_weights_that_are_not_finite(capsys: pytest.CaptureFixture[str]) -> None:
+    found = measured(step_spec(accum=2, dtype="fp16"))  # 1e-8 is 0 in float16, and rows of absent tokens have gradient 0: 0 / 0
+    assert found["weights_not_finite"] > 0 and "gain" not in found
+    assert found["update_difference_eps_1e_4"] > 0 and found["gradient_difference"] > 0
+    assert "weights are not finite after the step" in capsys.readouterr().out
+
+
 def test_users_own_optimizers_are_measured_without_closed_form_and_interventions(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(subjects, "session", lambda spec, folder, attempt: TrainingSession(spec, ToyTask(spec, own_lr=0.1)))
     found = measured(make_spec(measure="one_step", accum=4))
