@@ -28,6 +28,7 @@ from accum_sweeps.analysis.studies.weight_distances import (
 )
 
 _ROUNDING = 1e-4  # in float64 rounding is 1.9e-9 of what it is in float32: a distance that falls below this share was rounding
+_TITLE = "# Gradient caching against one batch: how far apart are the weights?\n"
 _MOST = 8  # kinds of tensors in a table
 
 
@@ -37,9 +38,11 @@ def page(results: pd.DataFrame, tables: PairTables) -> str:
     Norms are sums over parameter tensors, in the unit of the weights, means over pairs of runs. A comparison that the sweep lacks is
     left out, and so is what would follow from it.
     """
+    if tables.pairs.empty:
+        return f"{_TITLE}\nNo pair of runs that is to be compared is finished.\n"
     table, tensors = described(results, tables.pairs), tables.tensors
     parts = [
-        "# Gradient caching against one batch: how far apart are the weights?\n",
+        _TITLE,
         _distances(table),
         _steps(table, tensors),
         _causes(table),
@@ -130,7 +133,11 @@ def _causes(table: pd.DataFrame) -> str:
 
 def _reading(condition: str, ratio: float) -> str:
     if "fp64" in condition:
-        return "falls to rounding of float64: no fault" if ratio < _ROUNDING else "does not fall with the rounding: more than rounding"
+        return (
+            "falls to float64's rounding, to where sketches end (1e-14 relative): no fault"
+            if ratio < _ROUNDING
+            else "does not fall with the rounding: more than rounding"
+        )
     if ratio < 0.1:
         return "removes most of the distance: what it changes is a cause"
     return "larger: one cause of a larger distance" if ratio > 3 else "about the same: does not decide"

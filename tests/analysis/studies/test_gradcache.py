@@ -77,7 +77,10 @@ def test_a_full_adam_step_is_the_learning_rate_times_the_sum_of_root_sizes() -> 
 def test_each_cause_is_read_by_its_ratio() -> None:
     page = gradcache.page(*whole())
     assert row_of(page.split("## What")[1], "sgd")[1:] == ["1e-06", "0.00025", "removes most of the distance: what it changes is a cause"]
-    assert row_of(page.split("## What")[1], "adam, fp64")[2:] == ["1e-08", "falls to rounding of float64: no fault"]
+    assert row_of(page.split("## What")[1], "adam, fp64")[2:] == [
+        "1e-08",
+        "falls to float64's rounding, to where sketches end (1e-14 relative): no fault",
+    ]
     assert row_of(page, "16 against itself, control permute")[1:3] == ["0.003", "0.75"]
     assert row_of(page.split("## What")[1], "adam, tf32")[3] == "larger: one cause of a larger distance"
     faulty = tables((run("p16"), run("2x8"), 0.004), (run("p16", dtype="fp64"), run("2x8", dtype="fp64"), 0.004))
@@ -106,3 +109,8 @@ def test_the_threads_figure_is_set_against_every_condition() -> None:
 def test_what_a_sweep_lacks_is_left_out() -> None:
     page = gradcache.page(*tables((run("p16"), run("1x16"), 0.0)))
     assert "## " not in page and "0, every bit equal" in page
+
+
+def test_before_any_pair_is_finished_the_page_says_so() -> None:
+    nothing = PairTables(pairs=pd.DataFrame({"pair": []}), tensors=pd.DataFrame(), missing={})
+    assert "No pair of runs" in gradcache.page(pd.DataFrame(), nothing)
