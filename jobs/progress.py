@@ -52,7 +52,7 @@ class Lines:
             return
         self.due = self.now() + self.interval_s
         self.interval_s = min(1.5 * self.interval_s, LONGEST_LINE_S)
-        if (line := summary(board)) != self.last:
+        if (line := "; ".join([summary(board), *([] if board.running else waiting_lines(board))])) != self.last:
             self._write(line)
             self.last = line
 
@@ -111,7 +111,12 @@ def summary(board: Board) -> str:
 def running_lines(board: Board) -> list[str]:
     """One line for each worker: its run, step and loss, or what it waits for."""
     lines = [_running_line(board, running) for running in board.running.values()]
-    return lines + [f"waiting: {reason}" for reason in sorted(set(board.waiting.values()))]
+    return lines + waiting_lines(board)
+
+
+def waiting_lines(board: Board) -> list[str]:
+    """What workers wait for, each reason once."""
+    return [f"waiting: {reason}" for reason in sorted(set(board.waiting.values()))]
 
 
 def _running_line(board: Board, running: Running) -> str:

@@ -44,6 +44,16 @@ def test_counts_by_setup_and_running_runs(board: Board) -> None:
     assert running_lines(board)[1:] == ["waiting: no free core"]
 
 
+def test_a_line_says_what_is_waited_for_when_nothing_runs(board: Board) -> None:
+    board.apply("w1", {"event": "waiting", "reason": "no free core"})
+    stream = io.StringIO()
+    Lines(stream)(board)
+    assert "waiting" not in stream.getvalue(), "another worker is at work"
+    board.apply("w2", {"event": "ended", "run": board.plan.runs[1].run_id, "attempt": 1, "status": "finished", "error": ""})
+    Lines(stream)(board)
+    assert stream.getvalue().splitlines()[-1].endswith("; waiting: no free core")
+
+
 def test_time_left_comes_from_the_steps_done(board: Board) -> None:
     board.began = time.monotonic() - 25
     # 10 + 10 steps of ended runs and 5 of the running one in 25 s; 30 planned and 5 begun steps are left.
