@@ -11,7 +11,7 @@ from accum_sweeps.plan.spec import Setup
 
 WORDS = ("subject", "model", "optimizer", "dtype")
 STREAMS = {"seed_init": "init", "seed_data": "data", "seed_dropout": "dropout"}
-HASHES = ("subject.code_hash", "data.hash")
+HASHES = ("subject.code_hash", "data.hash", "model.weights_hash", "model.library")
 ABSENT = object()
 
 

@@ -132,6 +132,7 @@ class DualEncoder:
     dropout: float = setting("dropout on attention weights", at_least=0, below=1)
     weights: str | None = setting("file or folder of weights to start from; null = drawn from the stream init", label=True)
     weights_hash: str = setting("hash of the weights, found when the sweep is planned", default="")
+    library: str = setting("version of transformers, which makes the model; found when the sweep is planned", default="")
     frozen: tuple[str, ...] = setting(FROZEN_DOC, default=())
 
 

@@ -8,6 +8,7 @@ import pytest
 
 from accum_sweeps.plan.errors import ConfigError, UserError
 from accum_sweeps.plan.parts import Digits
+from accum_sweeps.subjects import identify_clip
 from accum_sweeps.subjects.identify_clip import identify
 from accum_sweeps.training.data import pairs
 from tests.contrastive import DIGITS, clip_spec, encoder
@@ -29,6 +30,15 @@ def test_the_run_id_depends_on_the_weights_content_and_not_on_their_place() -> N
 
     assert run_id(weights="/a", weights_hash="11") == run_id(weights="/b", weights_hash="11")
     assert len({run_id(), run_id(weights="/a", weights_hash="11"), run_id(weights="/a", weights_hash="22")}) == 3
+
+
+def test_another_version_of_the_library_makes_other_runs(monkeypatch: pytest.MonkeyPatch) -> None:
+    def run_id(version: str) -> str:
+        monkeypatch.setattr(identify_clip, "version", lambda name: version)
+        model, _ = identify(encoder(), DATA, 16, Path())
+        return clip_spec(**{"model.library": model.library}).run_id
+
+    assert run_id("5.0") == run_id("5.0") != run_id("5.1")
 
 
 def test_without_transformers_it_says_how_to_install_it(monkeypatch: pytest.MonkeyPatch) -> None:
