@@ -10,7 +10,7 @@ from accum_sweeps.training.models.weight_files import content_hash
 
 
 def identify(model: DualEncoder, data: Pairs, global_batch: int, cwd: Path) -> tuple[DualEncoder, Pairs]:
-    """``model`` and ``data`` with the library's version, the hashes of weights, images and captions, and paths made absolute, seen from ``cwd``.
+    """``model`` and ``data`` with the library's version, hashes of weights, images and captions, and absolute paths, seen from ``cwd``.
 
     Raises UserError where a package is missing, ConfigError for what cannot be read, is too small or does not fit together.
     """
