@@ -43,6 +43,8 @@ def _check_pairs(pairs: Sequence[Mapping[str, Any]], specs: Sequence[RunSpec]) -
     """ConfigError for a pair of cells that no two of ``specs`` make."""
     if not pairs:
         return
+    if any(spec.setup.measure == "one_step" for spec in specs):
+        raise ConfigError("analysis.compare", list(pairs), "needs trainings: measure=one_step keeps no weights and compares by itself")
     setups = {id(spec.setup): flatten(spec.setup.to_dict()) for spec in specs}
     rows = [{**setups[id(spec.setup)], **{key: getattr(spec, key) for key in RUN_KEYS}} for spec in specs]
     for pair in pairs:
@@ -65,7 +67,8 @@ def _identify(setup: Setup, cwd: Path, parts: dict[str, Any]) -> Setup:
     data = setup.data
     if isinstance(data, TextFiles | TokenFile):
         data = dataclasses.replace(data, path=str(cwd / Path(data.path).expanduser()))  # a worker may stand in another folder
-    subject = _once(parts, repr((setup.subject, setup.ranks)), lambda: identify_subject(setup.subject, cwd, setup.ranks))
+    key = repr((setup.subject, setup.ranks, setup.dtype, setup.accumulator))
+    subject = _once(parts, key, lambda: identify_subject(setup.subject, cwd, setup))
     return dataclasses.replace(setup, subject=subject, data=_once(parts, repr((data, vocabulary)), lambda: identify_data(data, vocabulary)))
 
 

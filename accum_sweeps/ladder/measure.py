@@ -107,7 +107,7 @@ def measured(pair: Pair) -> Measured:
 def step_metrics(pair: Pair, found: Measured, outputs: Part | None) -> dict[str, float]:
     """All metrics of a step; those of the arm itself under the names that a training gives them."""
     arm, reference = pair.arm, pair.reference
-    own = {TRAIN_LOSS: arm.loss, GRAD_NORM: _norm(arm), LR: arm.lr, TOKENS: arm.terms}
+    own = {TRAIN_LOSS: arm.loss, GRAD_NORM: _norm(arm), LR: arm.lr, TOKENS: arm.tokens}
     sums = {
         "loss_difference": ratio(abs(arm.loss_sum - reference.loss_sum), abs(reference.loss_sum)),
         "terms_difference": arm.terms - reference.terms,

@@ -39,7 +39,8 @@ class State:
 class Observation:
     """What one optimizer step did, by the names of the trained parameters, in their dtype, on their device.
 
-    ``loss`` is the mean over ``terms``, ``lr`` the learning rate of the first parameter group. ``gradient`` is that of the mean
+    ``loss`` is the mean over ``terms``, ``tokens`` the target tokens seen (0 for an update alone),
+    ``lr`` the learning rate of the first parameter group. ``gradient`` is that of the mean
     loss; ``clipped`` is what the optimizer was given. A parameter that no loss depends on is missing in both. ``before`` and
     ``after`` are weights, ``buffers`` the model's buffers after the step.
     """
@@ -52,6 +53,7 @@ class Observation:
     before: Tensors
     after: Tensors
     buffers: Tensors
+    tokens: float = 0.0
 
     @property
     def loss_sum(self) -> float:
@@ -91,7 +93,8 @@ class Oracle:
         before = self._begin()
         handle = self._training.model.register_forward_hook(_Outputs(parts, on_outputs)) if on_outputs else None
         try:
-            return self._kept(before, lambda: self._session.make_step(number, micro_batches))
+            seen = self._kept(before, lambda: self._session.make_step(number, micro_batches))
+            return dataclasses.replace(seen, tokens=task.tokens(micro_batches, seen.terms))
         finally:
             if handle is not None:
                 handle.remove()

@@ -2,6 +2,7 @@
 
 from typing import TYPE_CHECKING
 
+from accum_sweeps.plan.effects import check_effects
 from accum_sweeps.plan.errors import ConfigError
 from accum_sweeps.plan.parts import (
     CommandHook,
@@ -35,6 +36,7 @@ def check_setup(setup: "Setup") -> None:
     _check_precision(setup)
     _check_ranks(setup)
     _check_epochs(setup)
+    check_effects(setup)
     if any(not 1 <= step <= setup.steps for step in setup.probe_steps):
         raise ConfigError("probe_steps", list(setup.probe_steps), f"must lie between 1 and steps={setup.steps}")
     if setup.measure == "one_step" and isinstance(setup.subject, CommandHook):
@@ -50,6 +52,8 @@ def check_run(run: "RunSpec") -> None:
         batch = f"global_batch={setup.global_batch} over ranks={setup.ranks}"
         raise ConfigError("accum", run.accum, f"does not divide the batch: {batch}; possible: {allowed}")
     _check_control(run)
+    if isinstance(setup.subject, Contrastive) and _smallest_window(run) == 1:
+        raise ConfigError("global_batch", setup.global_batch, "leaves one pair in a batch, which then has no negatives")
     if _smallest_micro_batch(run) > 1:
         return
     if isinstance(setup.model, Decoder) and setup.model.norm == "batchnorm":
@@ -83,9 +87,15 @@ def dependence(setup: "Setup") -> str:
         return "dropout masks drawn from the global stream belong to places in a micro-batch (model.dropout_masks=stream)"
     if isinstance(subject, Contrastive) and subject.accumulation == "plain":
         return "each micro-batch has its own negatives (subject.accumulation=plain)"
-    if isinstance(subject, LanguageModel) and subject.mean == "micro_batch" and getattr(setup.data, "lengths", "") != "fixed":
+    if isinstance(subject, LanguageModel) and subject.mean == "micro_batch" and not _has_equal_micro_batches(setup):
         return "a micro-batch's own mean depends on its number of targets (subject.mean=micro_batch)"
     return ""
+
+
+def _has_equal_micro_batches(setup: "Setup") -> bool:
+    """Whether all micro-batches of a step hold the same number of targets, however the batch is cut."""
+    data = setup.data
+    return getattr(data, "lengths", "") == "fixed" and getattr(data, "last_window", "") != "short"
 
 
 def _smallest_micro_batch(run: "RunSpec") -> int:
@@ -94,6 +104,14 @@ def _smallest_micro_batch(run: "RunSpec") -> int:
     if isinstance(data, NoData) or data.epoch_rows is None or data.last_window == "drop":
         return run.micro_batch
     return data.epoch_rows % run.setup.global_batch % run.micro_batch or run.micro_batch
+
+
+def _smallest_window(run: "RunSpec") -> int:
+    """Samples of the smallest optimizer step, which may be the short last window of an epoch."""
+    data, batch = run.setup.data, run.setup.global_batch
+    if isinstance(data, NoData) or data.epoch_rows is None or data.last_window == "drop":
+        return batch
+    return data.epoch_rows % batch or batch
 
 
 def _check_parts(setup: "Setup") -> None:
@@ -150,6 +168,6 @@ def _check_ranks(setup: "Setup") -> None:
     if isinstance(setup.subject, CommandHook):
         raise ConfigError("ranks", setup.ranks, "a program starts its own ranks: leave ranks=1 and let subject.argv call torchrun")
     if isinstance(setup.subject, Contrastive):
-        raise ConfigError("ranks", setup.ranks, "subject=clip couples all samples of a batch, and each rank would see only its own")
+        raise ConfigError("ranks", setup.ranks, "subject=clip is trained in one process: each rank would contrast only its own pairs")
     if setup.measure == "one_step":
         raise ConfigError("ranks", setup.ranks, "measure=one_step compares within one process")

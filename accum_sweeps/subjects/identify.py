@@ -19,7 +19,7 @@ from typing import Any, TypeVar
 
 from accum_sweeps.plan.errors import ConfigError, UserError
 from accum_sweeps.plan.parts import CommandHook, Contrastive, LanguageModel, PythonHook, Subject
-from accum_sweeps.plan.spec import canonical
+from accum_sweeps.plan.spec import Setup, canonical
 from accum_sweeps.record.files import cache_folder, write_text
 from accum_sweeps.subjects import hook_check, sources
 from accum_sweeps.subjects.hook_check import HookError, check_arguments
@@ -31,11 +31,11 @@ SPEC_WORD = "{spec}"
 IMPORT_LIMIT_S = 300.0
 
 
-def identify(part: Part, cwd: Path, ranks: int = 1) -> Part:
+def identify(part: Part, cwd: Path, setup: Setup | None = None) -> Part:
     """``part`` with the ``code_hash`` of its files as they are now; ``cwd`` is where the command was typed.
 
-    Raises ConfigError when the hook cannot be loaded, lacks a method or has one that ``ranks`` rule out, the program is not
-    found, or a file is missing.
+    Raises ConfigError when the hook cannot be loaded, lacks a method or has one that the rest of ``setup`` rules out, the program is
+    not found, or a file is missing.
     """
     if isinstance(part, LanguageModel | Contrastive):
         return part
@@ -44,7 +44,7 @@ def identify(part: Part, cwd: Path, ranks: int = 1) -> Part:
     files = source_files(part, cwd)
     found = dataclasses.replace(part, code_hash=code_hash(files))
     if isinstance(found, PythonHook):
-        _check_hook(found, files, cwd, ranks)
+        _check_hook(found, files, cwd, setup)
     return found
 
 
@@ -61,18 +61,30 @@ def search_path() -> str:
     return os.pathsep.join([beside, path] if sys.prefix != sys.base_prefix else [path, beside])
 
 
-def _check_hook(part: PythonHook, files: dict[str, Path], cwd: Path, ranks: int) -> None:
+def _check_hook(part: PythonHook, files: dict[str, Path], cwd: Path, setup: Setup | None) -> None:
     loaded = _load(part.target, cwd, part.code_hash)
     try:
         if "problem" in loaded:
             raise HookError(loaded["problem"], loaded["hint"])
         check_arguments(loaded["parameters"], part.args)
-        if ranks > 1 and "step" in loaded["optional"]:
-            hint = "Leave ranks=1, or the step to build, batch and loss: then gradients are summed over the ranks."
-            raise HookError(f"has the method step, which would see only the micro-batches of its own rank of {ranks}", hint)
+        if setup is not None and "step" in loaded["optional"]:
+            _check_own_step(setup)
     except HookError as error:
         raise ConfigError("subject.target", part.target, error.problem, error.hint) from None
     _require_all_found(part, [Path(name) for name in loaded["files"]], files, cwd)
+
+
+def _check_own_step(setup: Setup) -> None:
+    """HookError for settings that the service carries out within its own step, and that a step of the user's would silently miss."""
+    hint = "or leave the step to build, batch and loss."
+    if setup.ranks > 1:
+        problem = f"has the method step, which would see only the micro-batches of its own rank of {setup.ranks}"
+        raise HookError(problem, f"Leave ranks=1, {hint}")
+    if setup.dtype == "amp_fp16":
+        raise HookError("has the method step, which would not know the loss scale of dtype=amp_fp16", f"Take another dtype, {hint}")
+    if setup.accumulator != "param":
+        problem = f"has the method step, which accumulates by itself: accumulator={setup.accumulator} would have no effect"
+        raise HookError(problem, f"Leave accumulator=param, {hint}")
 
 
 @functools.cache

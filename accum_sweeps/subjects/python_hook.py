@@ -14,6 +14,7 @@ Samples are a list, or tensors whose first dimension counts samples: one, or a t
 
 import functools
 import io
+import math
 import random
 import sys
 from collections.abc import Mapping, Sequence
@@ -87,7 +88,7 @@ class HookTask:
 
     def __init__(self, hook: Any, spec: RunSpec) -> None:
         self._hook, self._spec, self._rows = hook, spec, spec.setup.global_batch
-        self._dtype = Precision.named(spec.setup.dtype, spec.setup.device).parameters
+        self._precision = Precision.named(spec.setup.dtype, spec.setup.device)
         self._is_pure = self._is_loadable = False
 
     @property
@@ -143,7 +144,7 @@ class HookTask:
 
     def split(self, samples: Any, parts: Sequence[Rows]) -> list[Any]:
         """The samples of each part, on the run's device, floating-point tensors in the dtype of the weights."""
-        return [placed(selected(samples, rows), self._spec.setup.device, self._dtype) for rows in parts]
+        return [placed(selected(samples, rows), self._spec.setup.device, self._precision.parameters) for rows in parts]
 
     def loss(self, model: torch.nn.Module, micro_batch: Any) -> tuple[Tensor, Terms]:
         """The user's loss: (sum, count)."""
@@ -180,12 +181,18 @@ class HookTask:
         return callable(getattr(type(self._hook), name, None))
 
     def _own_step(self, training: Training, micro_batches: list[Any]) -> StepOutcome:
-        loss, terms = _mean(self._hook.step(training.model, training.optimizer, micro_batches), "step")
+        with self._precision.autocast():
+            given = self._hook.step(training.model, training.optimizer, micro_batches)
+        loss, terms = _mean(given, "step")
+        if training.average is not None and math.isfinite(loss):
+            training.average.update_parameters(training.model)
         return StepOutcome(loss=loss, terms=terms)
 
 
 def _mean(given: Any, name: str) -> tuple[float, float]:
     """(mean, number of terms) of the (sum, count) that method ``name`` gave."""
+    if isinstance(given, tuple) and len(given) == 2 and isinstance(given[0], int | float):
+        given = torch.tensor(given[0], dtype=torch.float64), given[1]
     total, terms = _pair(given, name)
     if not terms:
         raise HookError(f"{name} returned a count of 0", "There must be a term to average over.")

@@ -35,7 +35,7 @@ def test_the_configuration_of_a_command_is_accepted(command: str, tmp_path: Path
         (folders[0] / "grid").mkdir(parents=True)
         (folders[0] / "grid/lr.yaml").write_text("# @package _global_\naxes:\n  optimizer.lr: [1.0e-3, 2.0e-3]\n")
         del words[position : position + 2]
-    assert read_config(words, folders).sweep in {"adamw", "lr", "mine"}
+    assert read_config(words, folders).sweep in {"adamw", "lr", "mine", "open_lm", "gradcache"}
 
 
 def test_every_make_target_named_is_there() -> None:

@@ -61,6 +61,11 @@ def test_adamw_amplifies_rounding_as_its_closed_form_says(adamw: dict[str, float
     assert (adamw["terms_difference"], adamw["tokens"], adamw["tensors"], adamw["parameters"]) == (0, 128, 15, 270_816)
 
 
+@pytest.mark.parametrize("mean", ["sample", "micro_batch"])
+def test_tokens_are_target_tokens_whatever_the_loss_is_a_mean_over(mean: str) -> None:
+    assert measured(step_spec(accum=4, **{"subject.mean": mean}))["tokens"] == 128
+
+
 def test_interventions_remove_the_amplification_or_its_cause(adamw: dict[str, float]) -> None:
     base = adamw["update_difference"]
     assert adamw["update_difference_eps_1e_4"] < base / 3

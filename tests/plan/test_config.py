@@ -222,7 +222,10 @@ def test_reference_is_an_arm_of_the_grid() -> None:
         (["tracking=server"], "tracking.uri=None: a server needs its URI"),
         (["~tracking"], "tracking=None: is required"),
         (["+extras=1"], "extras=1: there is no such key; must be one of accum"),
-        (["+grid=nothing"], "grid='nothing': there is no such option; must be one of adamw, dtypes, norms, optimizers, sgd, smoke"),
+        (
+            ["+grid=nothing"],
+            "grid='nothing': there is no such option; must be one of adamw, dtypes, gradcache, norms,",
+        ),
         (["+grid=adamw", "axes.seed=[]"], "axes.seed=[]: an axis needs at least one value"),
         (["+grid=adamw", "exclude=[{seeds:1}]"], "exclude.seeds=[1]: there is no such axis here"),
         (["axes.launcher.slots=[1,2]"], "axes.launcher.slots='1,2': there is no such setting of a run"),
@@ -308,6 +311,7 @@ def test_configuration_comes_back_as_plain_values() -> None:
 
 
 SHIPPED = {"adamw": (128, 4), "sgd": (128, 4), "optimizers": (96, 3), "norms": (144, 6), "dtypes": (160, 5), "smoke": (6, 1)}
+SHIPPED |= {"open_lm": (108, 27), "gradcache": (24, 15)}
 
 
 @pytest.mark.parametrize("name", find_groups()["grid"])

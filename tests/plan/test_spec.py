@@ -173,6 +173,18 @@ def test_micro_batch_is_the_batch_cut_by_ranks_and_accum() -> None:
             "control='permute': changes more than rounding here",
         ),
         ({"subject": {**BASE["subject"], "mean": "micro_batch"}, "accum": 2, "control": "regroup"}, "control='regroup': changes more than"),
+        (
+            {"subject": {**BASE["subject"], "mean": "micro_batch"}, "accum": 2, "control": "regroup", "data.lengths": "fixed"}
+            | {"data.epoch_rows": 20, "data.last_window": "short"},
+            "control='regroup': changes more than",
+        ),
+        ({"loss_scale": 4.0}, "loss_scale=4.0: has no effect here: it needs dtype=amp_fp16"),
+        ({"reduced_precision_reduction": False}, "reduced_precision_reduction=False: has no effect here"),
+        ({"ema": 0.9, "measure": "one_step"}, "ema=0.9: has no effect here: it needs a training within the service"),
+        ({"probe_tensors": True, "measure": "one_step"}, "probe_tensors=True: has no effect here"),
+        ({"model.norm_groups": 2}, "model.norm_groups=2: has no effect here: it needs model.norm=groupnorm"),
+        ({"model.dropout_masks": "stream"}, "model.dropout_masks='stream': has no effect here: it needs model.dropout above 0"),
+        ({"data.last_window": "short"}, "data.last_window='short': has no effect here: it needs data.epoch_rows"),
         ({"model.norm": "batchnorm", "accum": 16}, "model.norm='batchnorm': needs two samples or more in every micro-batch; accum=16 "),
         ({"model.norm": "batchnorm", "accum": 4, "data.epoch_rows": 37, "data.last_window": "short"}, "model.norm='batchnorm': needs two "),
         ({"model.norm": "groupnorm", "model.norm_groups": 5}, "model.norm_groups=5: must divide model.width=96"),

@@ -2,6 +2,7 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -51,6 +52,22 @@ def test_a_class_is_imported_once_for_each_state_of_its_files(project: Path, mon
     assert [imports("first"), imports("first"), imports("second"), imports("first")] == [1, 1, 2, 2]
     monkeypatch.setenv("XDG_CACHE_HOME", str(project / "imports"))  # a file: nothing can be kept
     assert imports("first") == 3
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"ranks": 2}, "has the method step, which would see only the micro-batches of its own rank of 2"),
+        ({"dtype": "amp_fp16"}, "has the method step, which would not know the loss scale"),
+        ({"accumulator": "fp32"}, "has the method step, which accumulates by itself: accumulator=fp32 would have no effect"),
+    ],
+)
+def test_settings_that_an_own_step_would_miss_are_refused(changes: dict[str, Any], words: str, project: Path) -> None:
+    (project / "setup.py").write_text(GOOD + "    def step(self, model, optimizer, micro_batches): ...\n")
+    assert identify(hook(), project, make_spec().setup).code_hash
+    with pytest.raises(ConfigError) as caught:
+        identify(hook(), project, make_spec(**changes).setup)
+    assert str(caught.value).startswith(f"subject.target='setup:Setup': {words}")
 
 
 def test_a_class_that_was_refused_is_looked_at_again(project: Path) -> None:

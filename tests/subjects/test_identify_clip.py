@@ -32,6 +32,12 @@ def test_the_run_id_depends_on_the_weights_content_and_not_on_their_place() -> N
     assert len({run_id(), run_id(weights="/a", weights_hash="11"), run_id(weights="/a", weights_hash="22")}) == 3
 
 
+@pytest.mark.parametrize("changes", [{"global_batch": 1}, {"global_batch": 8, "data.epoch_rows": 17, "data.last_window": "short"}])
+def test_a_batch_of_one_pair_is_refused(changes: dict[str, Any]) -> None:
+    with pytest.raises(ConfigError, match="leaves one pair in a batch, which then has no negatives"):
+        clip_spec(**changes)
+
+
 def test_another_version_of_the_library_makes_other_runs(monkeypatch: pytest.MonkeyPatch) -> None:
     def run_id(version: str) -> str:
         monkeypatch.setattr(identify_clip, "version", lambda name: version)

@@ -220,6 +220,31 @@ def test_an_own_step_is_one_optimizer_step_with_all_micro_batches() -> None:
     assert losses[0] == pytest.approx(losses[1], rel=1e-5)
 
 
+def own_step(self: Tiny, model: Any, optimizer: Any, micro_batches: list[Any]) -> Any:
+    optimizer.zero_grad()
+    total = torch.stack([self.loss(model, samples)[0] for samples in micro_batches]).sum() / 16
+    total.backward()
+    optimizer.step()
+    return 16 * float(total.detach()), 16
+
+
+def test_the_moving_average_follows_an_own_step() -> None:
+    methods = {"evaluate": lambda self, model: (model.weight.sum(), 1)}
+    own = tiny_session({"step": own_step, **methods}, accum=4, ema=0.5, max_norm=None)
+    product = tiny_session(methods, accum=4, ema=0.5, max_norm=None)
+    lasts = [list(running.steps())[-1].values for running in (own, product)]
+    assert lasts[0]["eval_loss_ema"] == pytest.approx(lasts[1]["eval_loss_ema"], rel=1e-5)
+    assert abs(lasts[0]["eval_loss_ema"] - lasts[0]["eval_loss"]) > 1e-4
+
+
+def test_an_own_step_runs_under_the_autocast_of_the_specification() -> None:
+    losses = [
+        [record.values["train_loss"] for record in tiny_session({"step": own_step}, accum=4, dtype=dtype).steps()]
+        for dtype in ("fp32", "amp_bf16")
+    ]
+    assert losses[0] != losses[1] and losses[0] == pytest.approx(losses[1], rel=0.05)
+
+
 def test_what_a_method_stores_in_the_object_is_no_method_of_a_training() -> None:
     def build(self: Any, config: Any, seeds: Any) -> Any:
         self.step, self.optimizer = 0, None

@@ -11,12 +11,10 @@ import pytest
 import torch
 
 from accum_sweeps import subjects
-from accum_sweeps.plan.errors import ConfigError
 from accum_sweeps.plan.parts import PythonHook, StandardLibrary
 from accum_sweeps.plan.spec import RunSpec
 from accum_sweeps.record.metrics import StepRecord
 from accum_sweeps.subjects import second_rank
-from accum_sweeps.subjects.identify import identify
 from accum_sweeps.subjects.sources import code_hash, source_files
 from accum_sweeps.training.data import corpus
 from accum_sweeps.training.loop import TrainingSession
@@ -256,13 +254,3 @@ def test_a_users_class_is_trained_by_two_ranks_which_print_to_the_same_place(pro
     assert [record.values["tokens"] for record in records] == [8, 16, 24]
     printed = capfd.readouterr().out.splitlines()
     assert (printed.count("rank 1 was here"), printed.count("rank 0")) == (6, 6)
-
-
-def test_a_class_with_its_own_step_is_refused_by_name(project: Path) -> None:
-    methods = ("build(self, config, seeds)", "batch(self, step, seed)", "loss(self, model, samples)")
-    own = "step(self, model, optimizer, micro_batches)"
-    (project / "setup.py").write_text("class Setup:\n" + "".join(f"    def {form}: ...\n" for form in (*methods, own)))
-    part = PythonHook(name="", target="setup:Setup")
-    assert identify(part, project).code_hash
-    with pytest.raises(ConfigError, match=r"subject\.target='setup:Setup': has the method step, which would see only"):
-        identify(part, project, ranks=2)

@@ -67,7 +67,8 @@ def require(packages: dict[str, str], what: str) -> None:
     """Raise UserError unless all of ``packages`` (module -> package) are installed; ``what`` needs them."""
     missing = [package for module, package in packages.items() if find_spec(module) is None]
     if missing:
-        raise UserError(f"{what} needs {' and '.join(missing)}, not installed here\n  Install it with: pip install 'accum_sweeps[clip]'")
+        hint = "Install it with: pip install 'accum_sweeps[clip]', in a clone: pip install '.[clip]'"
+        raise UserError(f"{what} needs {' and '.join(missing)}, not installed here\n  {hint}")
 
 
 def _check_batches(data: Pairs, train: int, global_batch: int) -> None:
