@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from accum_sweeps.plan.errors import ConfigError
-from accum_sweeps.plan.parts import KINDS, Decoder, DualEncoder, Model
+from accum_sweeps.plan.parts import KINDS, Decoder, DualEncoder, Model, Muon
 from accum_sweeps.plan.setting import document, read
 from accum_sweeps.plan.spec import Setup, canonical
 
@@ -46,17 +46,20 @@ def check_frozen(setup: Setup) -> None:
     if not isinstance(part, Decoder | DualEncoder) or not part.frozen:
         return
     plain = dataclasses.replace(part, name="", frozen=())
-    names = _asked_names(canonical({**document(plain, identity=False), "kind": part.kind}), getattr(setup.data, "seq_len", 0))
+    names, hidden = _asked_names(canonical({**document(plain, identity=False), "kind": part.kind}), getattr(setup.data, "seq_len", 0))
     for pattern in part.frozen:
         if not any(is_frozen(name, [pattern]) for name in names):
             near = ", ".join(difflib.get_close_matches(pattern, names, n=NEAREST, cutoff=0.0))
             raise ConfigError("model.frozen", list(part.frozen), f"no parameter is called {pattern!r}; nearest: {near}")
     if all(is_frozen(name, part.frozen) for name in names):
         raise ConfigError("model.frozen", list(part.frozen), "means every parameter: nothing would be left to train")
+    if isinstance(setup.optimizer, Muon) and all(is_frozen(name, part.frozen) for name in hidden):
+        raise ConfigError("model.frozen", list(part.frozen), "means every hidden matrix: nothing would be left for optimizer=muon")
 
 
 @functools.cache
-def _asked_names(model: str, seq_len: int) -> tuple[str, ...]:
+def _asked_names(model: str, seq_len: int) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """Names of all parameters, and of the hidden matrices."""
     # This package last, for a clone that is not installed.
     program = f"import sys; sys.path.append({str(Path(__file__).parents[3])!r})\n"
     program += f"from accum_sweeps.training.models import frozen; frozen.main({model!r}, {seq_len})"
@@ -64,14 +67,19 @@ def _asked_names(model: str, seq_len: int) -> tuple[str, ...]:
     if answer.returncode:
         last = (answer.stderr.strip().splitlines() or [f"exit code {answer.returncode}"])[-1]
         raise ConfigError("model.frozen", [], f"the names of the parameters cannot be had: {last}")
-    return tuple(json.loads(answer.stdout))
+    names, hidden = json.loads(answer.stdout)
+    return tuple(names), tuple(hidden)
 
 
 def main(model: str, seq_len: int) -> None:
-    """Write the names of all parameters as JSON to standard output; ``model`` is its part as JSON, with its kind."""
+    """Write names as JSON to standard output: all parameters', the hidden matrices'. ``model`` is its part as JSON, with its kind."""
+    from accum_sweeps.training.optimizers import hidden_matrices
+
     values = json.loads(model)
-    part = read(KINDS["model"][values.pop("kind")], values)
-    json.dump([name for name, _ in without_weights(part, seq_len).named_parameters()], sys.stdout)
+    made = without_weights(read(KINDS["model"][values.pop("kind")], values), seq_len)
+    hidden = {id(weight) for weight in hidden_matrices(made)}
+    names = [(name, id(parameter) in hidden) for name, parameter in made.named_parameters()]
+    json.dump([[name for name, _ in names], [name for name, is_hidden in names if is_hidden]], sys.stdout)
 
 
 def without_weights(part: Model, seq_len: int = 0) -> "nn.Module":

@@ -9,7 +9,7 @@ from accum_sweeps.plan.errors import ConfigError
 from accum_sweeps.plan.parts import NoModel
 from accum_sweeps.training.models.decoder import build
 from accum_sweeps.training.models.frozen import check_frozen, without_weights
-from tests.specs import make_spec
+from tests.specs import BASE, make_spec
 
 TIED = {"model.tied": True, "model.positions": "learned", "model.layers": 1}
 
@@ -48,12 +48,21 @@ def test_freezing_everything_is_refused() -> None:
         check_frozen(make_spec(**{"model.frozen": ["blocks.*", "embedding*", "norm.*", "head.*"]}).setup)
 
 
+def test_freezing_every_hidden_matrix_is_refused_for_muon() -> None:
+    muon = {"kind": "muon", "name": "muon", "lr": 0.02, "momentum": 0.95, "nesterov": True, "ns_steps": 5, "adamw_lr": 1e-3}
+    muon |= {key: BASE["optimizer"][key] for key in ("betas", "eps", "weight_decay", "max_norm", "schedule", "warmup_steps")}
+    with pytest.raises(ConfigError, match="means every hidden matrix: nothing would be left for optimizer=muon"):
+        check_frozen(make_spec(optimizer=muon, **{"model.frozen": ["blocks.*"]}).setup)
+    check_frozen(make_spec(optimizer=muon, **{"model.frozen": ["blocks.0.*"]}).setup)
+    check_frozen(make_spec(**{"model.frozen": ["blocks.*"]}).setup)
+
+
 def test_the_names_are_asked_once_for_a_model_and_never_without_patterns(monkeypatch: pytest.MonkeyPatch) -> None:
     asked = []
 
     def answer(command: list[str], **options: object) -> object:
         asked.append(command)
-        return subprocess.CompletedProcess(command, 0, stdout='["norm.weight", "head.weight"]')
+        return subprocess.CompletedProcess(command, 0, stdout='[["norm.weight", "head.weight"], []]')
 
     monkeypatch.setattr(subprocess, "run", answer)
     for patterns in ([], ["norm.weight"], ["head.*"]):
@@ -63,7 +72,7 @@ def test_the_names_are_asked_once_for_a_model_and_never_without_patterns(monkeyp
 
 
 def test_planning_without_patterns_imports_no_torch() -> None:
-    program = "import sys, accum_sweeps.planning; from tests.specs import make_spec\n"
+    program = "import sys, accum_sweeps.planning; from tests.specs import BASE, make_spec\n"
     program += (
         "from accum_sweeps.training.models.frozen import check_frozen; check_frozen(make_spec().setup); print('torch' in sys.modules)"
     )
