@@ -24,7 +24,7 @@ LAST_WINDOWS = ("drop", "short")
 LENGTHS_DOC = "fixed = every row full; documents = rows end where a text block ends; uniform, geometric = drawn, up to seq_len"
 EPOCH_DOC = "rows of an epoch, each seen once per epoch in a new order; null = rows are drawn without end"
 LAST_WINDOW_DOC = "what is left of an epoch's rows when no global batch is left: drop, or a short window, averaged exactly"
-FROZEN_DOC = "parameters that are not trained, by name; * stands for any text"
+FROZEN_DOC = "parameters that are not trained, by name; patterns as in a shell: * is any text, ? a character, [ab] one of several"
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -29,6 +29,7 @@ from accum_sweeps.analysis.studies.weight_distances import (
 
 _ROUNDING = 1e-4  # in float64 rounding is 1.9e-9 of what it is in float32: a distance that falls below this share was rounding
 _TITLE = "# Gradient caching against one batch: how far apart are the weights?\n"
+THREADS_MODEL = "clip_vit_b32"
 _MOST = 8  # kinds of tensors in a table
 
 
@@ -43,6 +44,7 @@ def page(results: pd.DataFrame, tables: PairTables) -> str:
     table, tensors = described(results, tables.pairs), tables.tensors
     parts = [
         _TITLE,
+        _model(results),
         _distances(table),
         _steps(table, tensors),
         _causes(table),
@@ -50,6 +52,16 @@ def page(results: pd.DataFrame, tables: PairTables) -> str:
         _thread(table),
     ]
     return "\n".join(part for part in parts if part)
+
+
+def _model(results: pd.DataFrame) -> str:
+    """A warning where the model is not the thread's."""
+    models = sorted(set(results["model"])) if "model" in results else []
+    if models in ([], [THREADS_MODEL]):
+        return ""
+    return (
+        f"Measured with model {', '.join(models)}; the thread's was CLIP ViT-B/32 ({THREADS_MODEL}): its figures are no scale for these.\n"
+    )
 
 
 def thread() -> pd.DataFrame:

@@ -54,6 +54,13 @@ def whole() -> tuple[pd.DataFrame, PairTables]:
     )
 
 
+def test_another_model_than_the_threads_is_said() -> None:
+    results, pairs = whole()
+    for model, is_said in (("clip_vit_b32", False), ("clip_tiny", True)):
+        page = gradcache.page(results.assign(model=model), pairs)
+        assert ("Measured with model clip_tiny; the thread's was CLIP ViT-B/32" in page) == is_said
+
+
 def row_of(page: str, start: str) -> list[str]:
     [line] = [line for line in page.splitlines() if line.startswith(f"| {start}")]
     return [cell.strip() for cell in line.strip("|").split("|")]
