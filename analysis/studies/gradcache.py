@@ -6,11 +6,11 @@ Every number comes from the sweep's tables, except the thread's, which lie besid
 import importlib.resources
 import io
 import math
-from collections.abc import Sequence
 
 import pandas as pd
 
 from accum_sweeps.analysis.pair_tables import PairTables
+from accum_sweeps.analysis.studies import markdown
 from accum_sweeps.analysis.studies.weight_distances import (
     CLAIM,
     FOUR,
@@ -76,11 +76,6 @@ def _published(left: str, right: str, same_steps: bool = True) -> float:
     return known.get((left, right), math.nan) if same_steps == (left != SMALL) else math.nan
 
 
-def _table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    lines = [head, ["---"] * len(head), *rows]
-    return "\n".join("| " + " | ".join(line) + " |" for line in lines) + "\n"
-
-
 def _plain(value: float) -> str:
     return "" if math.isnan(value) else "0" if value == 0 else f"{value:.4g}"
 
@@ -99,7 +94,7 @@ def _distances(table: pd.DataFrame) -> str:
     rows += [[condition, *(_measured(table, condition, *key) for key in _COLUMNS)] for condition in table["condition"].unique()]
     return (
         "Sum over parameter tensors of the norm of the difference of final weights. 16 and 8 are plain batches, a x b is gradient "
-        "caching with a micro-batches of b.\n\n" + _table(["", *_COLUMNS.values()], rows)
+        "caching with a micro-batches of b.\n\n" + markdown.table(["", *_COLUMNS.values()], rows)
     )
 
 
@@ -140,7 +135,7 @@ def _causes(table: pd.DataFrame) -> str:
         name, reading = f"16 against itself, control {control}", "rounding alone, without any micro-batch"
         rows.append([name, _plain(value), f"{value / base:.2g}", reading])
     head = ["condition", "16 against 2 x 8", f"times that of {first_condition(table)}", "reading"]
-    return "## What the distance comes from\n\n" + _table(head, rows)
+    return "## What the distance comes from\n\n" + markdown.table(head, rows)
 
 
 def _reading(condition: str, ratio: float) -> str:
@@ -163,7 +158,7 @@ def _by_tensor(table: pd.DataFrame, tensors: pd.DataFrame) -> str:
     shown = pd.concat([kinds[:_MOST], kinds[_MOST:][keys[_MOST:]]])
     columns = (shown["kind"], shown["tensors"], shown["share"], shown["in_lr"])
     rows = [[str(kind), str(number), f"{100 * share:.3g} %", f"{in_lr:.2g}"] for kind, number, share, in_lr in zip(*columns, strict=True)]
-    text = "## By tensor\n\n" + _table(["kind of tensor", "tensors", "share of 16 against 2 x 8", "per weight, in lr"], rows)
+    text = "## By tensor\n\n" + markdown.table(["kind of tensor", "tensors", "share of 16 against 2 x 8", "per weight, in lr"], rows)
     largest = by_tensor(table, tensors).iloc[0]
     text += f"\nThe largest single tensor is {largest['tensor']} with {100 * largest['share']:.3g} % of the sum.\n"
     if keys.any():
