@@ -1,0 +1,52 @@
+"""A minimum of a smooth function of a few parameters with bounds, to the precision of its gradient."""
+
+from collections.abc import Callable
+
+import numpy as np
+from scipy.optimize import minimize
+
+from accum_sweeps.analysis.mean_squares import Floats
+
+Objective = Callable[[Floats], tuple[float, Floats]]
+
+
+def minimise(objective: Objective, start: Floats, lower: Floats, upper: Floats | float, precision: float = 1e-10) -> tuple[Floats, float]:
+    """(x, value) of a local minimum of ``objective``, which returns value and gradient (j,), between ``lower`` and ``upper``.
+
+    L-BFGS-B, then Newton steps on the gradient, whose zeros are found more precisely than a minimum of rounded values, until it is
+    at most ``precision`` wherever no bound holds a parameter, or rounding ends it. A parameter at a bound stays exactly there.
+    """
+    lower, upper = np.broadcast_to(lower, start.shape), np.broadcast_to(upper, start.shape)
+    if not len(start):
+        return start, objective(start)[0]
+    options = {"ftol": 1e-15, "gtol": 1e-8, "maxiter": 500}
+    bounds = list(zip(lower, upper, strict=True))
+    found = minimize(objective, np.clip(start, lower, upper), jac=True, method="L-BFGS-B", bounds=bounds, options=options)
+    x = np.asarray(found.x, dtype=np.float64)
+    value, gradient = objective(x)
+    for _ in range(4):
+        inside = (x > lower) & (x < upper)
+        if not inside.any() or np.max(np.abs(gradient[inside])) <= precision:
+            break
+        step = np.zeros_like(x)
+        step[inside] = np.linalg.lstsq(_hessian(objective, x, lower, inside), -gradient[inside], rcond=None)[0]
+        moved = x + step
+        if (moved < lower).any() or (moved > upper).any():
+            break
+        moved_value, moved_gradient = objective(moved)
+        if np.max(np.abs(moved_gradient[inside])) >= np.max(np.abs(gradient[inside])) or moved_value > value + 1e-9:
+            break
+        x, value, gradient = moved, moved_value, moved_gradient
+    return x, value
+
+
+def _hessian(objective: Objective, x: Floats, lower: Floats, inside: Floats) -> Floats:
+    """Central differences of the gradient over the parameters ``inside`` their bounds."""
+    rows = []
+    for i in np.flatnonzero(inside):
+        width = min(1e-4, float(x[i] - lower[i]) / 2)
+        there, back = x.copy(), x.copy()
+        there[i] += width
+        back[i] -= width
+        rows.append((objective(there)[1] - objective(back)[1])[inside] / (2 * width))
+    return np.array(rows)

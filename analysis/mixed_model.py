@@ -1,0 +1,185 @@
+"""The likelihood of a linear mixed model, its gradient by formula: pure functions on arrays.
+
+y = X b + sum_i Z_i u_i + e, u_i ~ N(0, sigma2 gamma_i I), e ~ N(0, sigma2 I). Shapes: n rows, p fixed effects, m random terms,
+C cells (rows that share every label and all of X), q levels of all terms that are coarser than a cell.
+
+Replicates in a cell enter only through their mean and their sum of squares, a term with one level per cell only through the
+diagonal of the cells' covariance, so that what is factored is q x q (Woodbury; Searle, Casella and McCulloch 1992, appendix M).
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.linalg.lapack import dpotrf, dpotri
+
+from accum_sweeps.analysis.mean_squares import Floats, crossed
+
+Codes = NDArray[np.intp]
+
+
+@dataclass(frozen=True)
+class Likelihood:
+    """What the likelihood at one gamma (m,) is made of, per unit of sigma2.
+
+    ``logdet`` is log|V| with, where restricted, log|X' V^-1 X| added; ``quadratic`` the residual sum of squares in the metric of
+    V^-1; ``traces`` and ``squares`` (m,) are tr(P dV/dgamma) and y' P (dV/dgamma) P y, P being V^-1 where not restricted;
+    ``effects`` (p,) and ``covariance`` (p, p) are of b.
+    """
+
+    logdet: float
+    quadratic: float
+    traces: Floats
+    squares: Floats
+    effects: Floats
+    covariance: Floats
+
+
+@dataclass(frozen=True)
+class MixedModel:
+    """Data reduced to cells. ``size``, ``mean`` (C,): values per cell and their mean; ``fixed`` (C, p); ``codes`` m of (C,)."""
+
+    size: Floats
+    mean: Floats
+    within: float
+    fixed: Floats
+    codes: tuple[Codes, ...]
+
+    @property
+    def rows(self) -> int:
+        return int(self.size.sum())
+
+    def levels(self, term: int) -> int:
+        return int(self.codes[term].max()) + 1
+
+    @cached_property
+    def cell_term(self) -> int | None:
+        """The term with one level per cell, if there is one."""
+        found = [i for i in range(len(self.codes)) if self.levels(i) == len(self.size)]
+        return found[0] if found else None
+
+    @cached_property
+    def coarse(self) -> list[int]:
+        return [i for i in range(len(self.codes)) if i != self.cell_term]
+
+    @cached_property
+    def offsets(self) -> Codes:
+        """Where each coarse term's levels begin among all q of them; q last."""
+        return np.concatenate([[0], np.cumsum([self.levels(i) for i in self.coarse])]).astype(np.intp)
+
+    @cached_property
+    def columns(self) -> Codes:
+        """(coarse terms, C): each cell's level among all q."""
+        rows = [self.codes[i] + self.offsets[j] for j, i in enumerate(self.coarse)]
+        return np.array(rows, dtype=np.intp).reshape(len(self.coarse), len(self.size))
+
+    def less(self, values: Floats, column: int) -> "MixedModel":
+        """The model with ``values`` (C,) subtracted from the cells' means and one column of X left out."""
+        return MixedModel(self.size, self.mean - values, self.within, np.delete(self.fixed, column, axis=1), self.codes)
+
+    def to_levels(self, values: Floats) -> Floats:
+        """Z' values: (C, j) summed by level, (q, j)."""
+        total = np.zeros((int(self.offsets[-1]), values.shape[1]))
+        for levels in self.columns:
+            for j in range(values.shape[1]):
+                total[:, j] += np.bincount(levels, weights=values[:, j], minlength=len(total))
+        return total
+
+    def crossproduct(self, weights: Floats) -> Floats:
+        """Z' diag(weights) Z, (q, q)."""
+        q = int(self.offsets[-1])
+        total = np.zeros(q * q)
+        for a in self.columns:
+            for b in self.columns:
+                total += np.bincount(a * q + b, weights=weights, minlength=q * q)
+        return total.reshape(q, q)
+
+    def likelihood(self, gamma: Floats, *, restricted: bool) -> Likelihood:
+        """The pieces of the (restricted) likelihood at ``gamma`` (m,), each >= 0."""
+        return _Solved(self, gamma).likelihood(restricted)
+
+
+def reduce_to_cells(y: Floats, fixed: Floats, labels: Sequence[Codes]) -> MixedModel:
+    """Cell means and within-cell sum of squares of ``y`` (n,), ``fixed`` (n, p) and ``labels``, m integer arrays (n,)."""
+    cell = crossed(*labels, *fixed.T)
+    size = np.bincount(cell).astype(np.float64)
+    mean = np.bincount(cell, weights=y) / size
+    first = np.unique(cell, return_index=True)[1]
+    return MixedModel(size, mean, float(np.sum((y - mean[cell]) ** 2)), fixed[first], tuple(label[first] for label in labels))
+
+
+class _Solved:
+    """V = diag(d) + Z diag(root^2) Z' over cells at one gamma; its inverse is 1/d - Z outer Z' / (d d)."""
+
+    def __init__(self, model: MixedModel, gamma: Floats) -> None:
+        self.model = model
+        cell = 0.0 if model.cell_term is None else gamma[model.cell_term]
+        self.d = 1 / model.size + cell
+        self.root = np.repeat(np.sqrt(gamma[model.coarse]), np.diff(model.offsets))
+        self.cross = model.crossproduct(1 / self.d)
+        inner = np.eye(len(self.root)) + self.root[:, np.newaxis] * self.cross * self.root
+        factor, inverse = _positive_inverse(inner)
+        self.logdet = float(np.sum(np.log(self.d * model.size)) + 2 * np.sum(np.log(np.diag(factor))))
+        self.outer = self.root[:, np.newaxis] * inverse * self.root
+
+    def inverse_times(self, values: Floats) -> Floats:
+        """V^-1 values, (C, j)."""
+        scaled = values / self.d[:, np.newaxis]
+        back = self.outer @ self.model.to_levels(scaled)
+        return np.asarray(scaled - self.spread(back) / self.d[:, np.newaxis])
+
+    def spread(self, values: Floats) -> Floats:
+        """Z values: (q, j) to cells, (C, j)."""
+        total = np.zeros((len(self.d), values.shape[1]))
+        for levels in self.model.columns:
+            total += values[levels]
+        return total
+
+    def likelihood(self, restricted: bool) -> Likelihood:
+        model = self.model
+        solved = self.inverse_times(np.column_stack([model.fixed, model.mean]))
+        solved_x, information = solved[:, :-1], model.fixed.T @ solved[:, :-1]
+        covariance = np.linalg.inv(information)
+        effects = covariance @ (solved_x.T @ model.mean)
+        residual = model.mean - model.fixed @ effects
+        projected = self.inverse_times(residual[:, np.newaxis])
+        logdet, traces = self.logdet, self.traces()
+        if restricted:
+            logdet += float(np.linalg.slogdet(information)[1])
+            traces -= self.by_term(lambda summed: np.einsum("li,ij,lj->", summed, covariance, summed), solved_x)
+        squares = self.by_term(lambda summed: np.sum(summed**2), projected)
+        quadratic = model.within + float(residual @ projected[:, 0])
+        return Likelihood(logdet, quadratic, traces, squares, effects, covariance)
+
+    def traces(self) -> Floats:
+        """tr(Z_i' V^-1 Z_i) of every term."""
+        diagonal = np.diag(self.cross) - np.sum((self.cross @ self.outer) * self.cross, axis=1)
+        traces = np.zeros(len(self.model.codes))
+        for j, term in enumerate(self.model.coarse):
+            traces[term] = np.sum(diagonal[self.model.offsets[j] : self.model.offsets[j + 1]])
+        if self.model.cell_term is not None:
+            traces[self.model.cell_term] = np.sum(1 / self.d) - np.sum(self.outer * self.model.crossproduct(self.d**-2))
+        return traces
+
+    def by_term(self, reduce: Callable[[Floats], float], values: Floats) -> Floats:
+        """reduce(Z_i' values) of every term; ``values`` (C, j)."""
+        summed = self.model.to_levels(values)
+        result = np.zeros(len(self.model.codes))
+        for j, term in enumerate(self.model.coarse):
+            result[term] = reduce(summed[self.model.offsets[j] : self.model.offsets[j + 1]])
+        if self.model.cell_term is not None:
+            result[self.model.cell_term] = reduce(values)
+        return result
+
+
+def _positive_inverse(matrix: Floats) -> tuple[Floats, Floats]:
+    """Cholesky factor and inverse of a positive definite (q, q): a third of the time of a general inverse."""
+    if not len(matrix):
+        return matrix, matrix
+    factor, fault = dpotrf(matrix, lower=1)
+    if fault:
+        raise np.linalg.LinAlgError("the covariance of the random effects is not positive definite to rounding")
+    inverse, _ = dpotri(factor, lower=1)
+    return factor, np.tril(inverse) + np.tril(inverse, -1).T
