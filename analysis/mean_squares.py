@@ -71,8 +71,7 @@ def one_way(y: ArrayLike, group: ArrayLike) -> OneWay:
     ordered = values[np.argsort(codes, kind="stable")]
     parts = np.split(ordered, np.cumsum(sizes)[:-1])
     means = np.array([np.mean(part) for part in parts])
-    grand = np.mean(ordered)
-    between = float(np.sum(sizes * (means - grand) ** 2))
+    between = float(np.sum(sizes * (means - np.mean(ordered)) ** 2))
     within = float(np.sum((ordered - np.repeat(means, sizes)) ** 2))
     degrees = len(sizes) - 1
     return OneWay(
@@ -110,9 +109,9 @@ def two_way(y: ArrayLike) -> TwoWay:
         raise ValueError(f"y has shape {values.shape}; a two-way layout is (rows >= 2, columns >= 2, replicates >= 1)")
     values = shifted(values)
     s, k, r = values.shape
-    cells = values.mean(axis=2)
+    apart = values - values[:, :, :1]  # exactly 0 where a cell's values are equal, and then so is their spread
+    cells, within = values[:, :, 0] + apart.mean(axis=2), np.sum((apart - apart.mean(axis=2, keepdims=True)) ** 2)
     rows, columns, grand = cells.mean(axis=1, keepdims=True), cells.mean(axis=0, keepdims=True), cells.mean()
-    within = np.sum((values - cells[:, :, np.newaxis]) ** 2)
     return TwoWay(
         shape=(s, k, r),
         rows=_mean_square(k * r * np.sum((rows - grand) ** 2), s - 1),
@@ -131,11 +130,12 @@ def brown_forsythe(y: ArrayLike, group: ArrayLike) -> FTest:
 
 
 def equal_rerun_variance(y: ArrayLike, seed: ArrayLike, k: ArrayLike) -> FTest:
-    """The gate for the exact F test of seed:k: Brown-Forsythe over ``k`` on deviations of ``y`` from their cell's median; all (n,).
+    """The gate for the exact F test of seed:k: Brown-Forsythe over ``k`` on deviations of ``y`` from their cell's median; all of one shape.
 
     The F test keeps its size only while the rerun variance is the same for every k. ValueError as one_way.
     """
-    return brown_forsythe(_from_medians(shifted(y), crossed(seed, k)), k)
+    values, seeds, factors = shifted(y).ravel(), np.ravel(seed), np.ravel(k)
+    return brown_forsythe(_from_medians(values, crossed(seeds, factors)), factors)
 
 
 def shifted(y: ArrayLike) -> Floats:

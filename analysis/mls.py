@@ -53,7 +53,7 @@ def linear_interval(terms: Terms, level: float = LEVEL) -> Interval:
     used = [(c, ms) for c, ms in terms if c != 0]
     estimate = sum(c * ms.value for c, ms in used)
     reversed_signs = [(-c, ms) for c, ms in used]
-    return Interval(estimate - np.sqrt(_room_below(used, level)), estimate + np.sqrt(_room_below(reversed_signs, level)))
+    return Interval(estimate - _room_below(used, level), estimate + _room_below(reversed_signs, level))
 
 
 def ratio_interval(above: MeanSquare, below: MeanSquare, size: float, level: float = LEVEL) -> Interval:
@@ -71,13 +71,16 @@ def quotient_interval(above: Terms, below: Terms, level: float = LEVEL) -> Inter
     """Interval of q = sum a_i E[MS_i] / sum b_i E[MS_i], both >= 0: every q that the linear interval of above - q below allows.
 
     Inverts linear_interval, as Fieller does for means. The upper limit is infinity where the denominator's own lower limit is not
-    above 0, and [inf, inf] says that even its upper limit is not. Both ``terms`` name the same mean squares in the same order.
+    above 0; [inf, inf] says that even its upper limit is not, and [0, inf] stands where every mean square is exactly 0. Both
+    ``terms`` name the same mean squares in the same order.
     """
 
     def limits(q: float) -> Interval:
         return linear_interval([(a - q * b, ms) for (a, ms), (b, _) in zip(above, below, strict=True)], level)
 
     denominator = linear_interval(below, level)
+    if all(ms.value == 0 for _, ms in above):
+        return Interval(0.0, np.inf)
     if denominator.high <= 0:
         return Interval(np.inf, np.inf)
     start = sum(abs(c) * ms.value for c, ms in above) / sum(abs(c) * ms.value for c, ms in below)
@@ -95,7 +98,7 @@ def _crossing(limit: Callable[[float], float], start: float) -> float:
 
 
 def _room_below(terms: Terms, level: float) -> float:
-    """Square of the distance from the estimate down to its lower limit (V_L of Ting et al.; the upper one by turning all signs)."""
+    """The distance from the estimate down to its lower limit, sqrt(V_L) of Ting et al.; the upper one by turning all signs."""
     positive = [(c * ms.value, ms.df) for c, ms in terms if c > 0]
     negative = [(-c * ms.value, ms.df) for c, ms in terms if c < 0]
     tail = (1 - level) / 2
@@ -104,7 +107,7 @@ def _room_below(terms: Terms, level: float) -> float:
         room += sum(_cross(tail, m, n) * x * z for x, m in positive for z, n in negative)
         pairs = list(combinations(positive, 2))
         room += sum(_pair(tail, m, n) * x * z for (x, m), (z, n) in pairs) / max(len(positive) - 1, 1)
-    return max(float(room), 0.0)
+    return float(np.sqrt(max(room, 0.0)))
 
 
 def _g(tail: float, df: int) -> float:

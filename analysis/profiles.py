@@ -36,23 +36,31 @@ def total_deviance(fit: Fit) -> Deviance:
 
 
 def ratio_deviance(fit: Fit, above: str, below: str) -> Deviance:
-    """Of the ratio >= 0 of two random terms' variances; infinity sets the one ``below`` to 0. KeyError for an unknown name."""
-    i, j = _position(fit, above), _position(fit, below)
-    sizes, others = rows_per_level(fit.model), [t for t in range(len(fit.terms)) if fit.terms[t] not in (above, below)]
+    """Of the ratio >= 0 of a variance, the residual's too, to a random term's; infinity sets the one ``below`` to 0.
+
+    KeyError for an unknown name.
+    """
+    j, i = _position(fit, below), None if above == RESIDUAL else _position(fit, above)
+    sizes, others = rows_per_level(fit.model), [t for t in range(len(fit.terms)) if t not in (i, j)]
     solve = _Solver(fit)
 
     def deviance(ratio: float) -> float:
-        # one u for both: the larger component keeps its scale, the smaller is its fraction
-        loading = np.zeros((len(sizes), 1 + len(others)))
-        loading[i, 0], loading[j, 0] = (1.0, 1 / ratio) if ratio > 1 else (ratio, 1.0)
-        loading[others, np.arange(1, 1 + len(others))] = 1.0
-        size = sizes[[i if ratio > 1 else j, *others]]
+        held, loading, scales = np.zeros(len(sizes)), np.zeros((len(sizes), len(others))), others
+        loading[others, np.arange(len(others))] = 1.0
+        if i is None and ratio == 0:
+            return np.inf
+        if i is None:
+            held[j] = 1 / ratio
+        else:  # one parameter for both: the larger variance is it, the smaller its fraction
+            pair = np.zeros((len(sizes), 1))
+            pair[i, 0], pair[j, 0] = (1.0, 1 / ratio) if ratio > 1 else (ratio, 1.0)
+            loading, scales = np.hstack([pair, loading]), [i if ratio > 1 else j, *others]
 
         def objective(u: Floats) -> tuple[float, Floats]:
-            value, by_gamma, _ = criterion(fit.model, fit.restricted, loading @ (np.expm1(u) / size))
-            return value, (loading.T @ by_gamma) * np.exp(u) / size
+            value, by_gamma, _ = criterion(fit.model, fit.restricted, held + loading @ (np.expm1(u) / sizes[scales]))
+            return value, (loading.T @ by_gamma) * np.exp(u) / sizes[scales]
 
-        return solve(objective, np.log1p(fit.gamma[[i if ratio > 1 else j, *others]] * size), 0.0)
+        return solve(objective, np.log1p(fit.gamma[scales] * sizes[scales]), 0.0)
 
     return deviance
 
@@ -83,7 +91,7 @@ def total_interval(fit: Fit, level: float = LEVEL) -> Interval:
 
 
 def ratio_interval(fit: Fit, above: str, below: str, level: float = LEVEL) -> Interval:
-    """Of the ratio of two random terms' variances; high is infinity where the one ``below`` may be 0.
+    """Of the ratio of a variance, the residual's too, to a random term's; high is infinity where the one ``below`` may be 0.
 
     (nan, nan) where both are estimated as 0: the ratio has no estimate to start from. KeyError for an unknown name.
     """
