@@ -3,25 +3,33 @@
 from collections.abc import Callable
 
 import numpy as np
-from scipy.optimize import minimize
+from numpy.typing import NDArray
+from scipy.optimize import Bounds, minimize
 
 from accum_sweeps.analysis.mean_squares import Floats
 
 Objective = Callable[[Floats], tuple[float, Floats]]
 
 
-def minimise(objective: Objective, start: Floats, lower: Floats, upper: Floats | float, precision: float = 1e-10) -> tuple[Floats, float]:
+def minimise(
+    objective: Objective, start: Floats, lower: Floats | float, upper: Floats | float, precision: float = 1e-10
+) -> tuple[Floats, float]:
     """(x, value) of a local minimum of ``objective``, which returns value and gradient (j,), between ``lower`` and ``upper``.
 
     L-BFGS-B, then Newton steps on the gradient, whose zeros are found more precisely than a minimum of rounded values, until it is
     at most ``precision`` wherever no bound holds a parameter, or rounding ends it. A parameter at a bound stays exactly there.
     """
-    lower, upper = np.broadcast_to(lower, start.shape), np.broadcast_to(upper, start.shape)
+    lower, upper = np.full_like(start, lower), np.full_like(start, upper)
     if not len(start):
         return start, objective(start)[0]
-    options = {"ftol": 1e-15, "gtol": 1e-8, "maxiter": 500}
-    bounds = list(zip(lower, upper, strict=True))
-    found = minimize(objective, np.clip(start, lower, upper), jac=True, method="L-BFGS-B", bounds=bounds, options=options)
+    found = minimize(
+        objective,
+        np.clip(start, lower, upper),
+        jac=True,
+        method="L-BFGS-B",
+        bounds=Bounds(lower, upper),
+        options={"ftol": 1e-15, "gtol": 1e-8, "maxiter": 500},
+    )
     x = np.asarray(found.x, dtype=np.float64)
     value, gradient = objective(x)
     for _ in range(4):
@@ -29,7 +37,7 @@ def minimise(objective: Objective, start: Floats, lower: Floats, upper: Floats |
         if not inside.any() or np.max(np.abs(gradient[inside])) <= precision:
             break
         step = np.zeros_like(x)
-        step[inside] = np.linalg.lstsq(_hessian(objective, x, lower, inside), -gradient[inside], rcond=None)[0]
+        step[inside] = np.linalg.pinv(_hessian(objective, x, lower, inside)) @ -gradient[inside]
         moved = x + step
         if (moved < lower).any() or (moved > upper).any():
             break
@@ -40,7 +48,7 @@ def minimise(objective: Objective, start: Floats, lower: Floats, upper: Floats |
     return x, value
 
 
-def _hessian(objective: Objective, x: Floats, lower: Floats, inside: Floats) -> Floats:
+def _hessian(objective: Objective, x: Floats, lower: Floats, inside: NDArray[np.bool_]) -> Floats:
     """Central differences of the gradient over the parameters ``inside`` their bounds."""
     rows = []
     for i in np.flatnonzero(inside):

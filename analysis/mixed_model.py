@@ -141,7 +141,7 @@ class _Solved:
         model = self.model
         solved = self.inverse_times(np.column_stack([model.fixed, model.mean]))
         solved_x, information = solved[:, :-1], model.fixed.T @ solved[:, :-1]
-        covariance = np.linalg.inv(information)
+        covariance = np.asarray(np.linalg.inv(information), dtype=np.float64)
         effects = covariance @ (solved_x.T @ model.mean)
         residual = model.mean - model.fixed @ effects
         projected = self.inverse_times(residual[:, np.newaxis])

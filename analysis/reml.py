@@ -93,7 +93,7 @@ def fit(y: ArrayLike, random: Mapping[str, ArrayLike], fixed: ArrayLike | None =
 def treatment_design(labels: ArrayLike) -> Floats:
     """X (n, K) of an intercept for the first of K sorted ``labels`` (n,) and each other label's difference to it, as R codes it."""
     codes = group_codes(labels)
-    design = (codes[:, np.newaxis] == np.arange(codes.max() + 1)).astype(np.float64)
+    design = np.asarray(codes[:, np.newaxis] == np.arange(codes.max() + 1), dtype=np.float64)
     design[:, 0] = 1.0
     return design
 

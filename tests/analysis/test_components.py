@@ -195,7 +195,8 @@ def with_seed_spread(ratio: float) -> np.ndarray:
     y = np.random.default_rng(0).standard_normal((5, 4))
     noise = y - y.mean(axis=1, keepdims=True) - y.mean(axis=0) + y.mean()
     seeds = y.mean(axis=1, keepdims=True) - y.mean()
-    return (noise + seeds * np.sqrt(ratio * (np.sum(noise**2) / 12) / (4 * np.sum(seeds**2) / 4)))[:, :, np.newaxis]
+    scale = np.sqrt(ratio * (np.sum(noise**2) / 12) / np.sum(seeds**2))
+    return np.asarray(noise + seeds * scale)[:, :, np.newaxis]
 
 
 def test_a_seed_variance_that_may_be_zero_makes_the_ratio_unbounded() -> None:
@@ -211,13 +212,13 @@ def test_a_seed_variance_that_may_be_zero_makes_the_ratio_unbounded() -> None:
 
 def test_identical_reruns_are_a_component_of_exactly_zero_and_no_test() -> None:
     """A deterministic machine's reruns are no yardstick: the rest is that of one row per cell."""
-    single = np.random.default_rng(4).standard_normal((6, 4, 1))
+    single = with_seed_spread(30.0)
     repeated, alone = balanced(np.repeat(single, 3, axis=2)), balanced(single)
     assert repeated.rerun == Component(estimate=0.0, raw=0.0, interval=Interval(0.0, 0.0))
     assert alone.rerun is None and repeated.seed_k_test is None and repeated.rerun_gate is None
     assert repeated.seed == alone.seed and repeated.seed_k == alone.seed_k and repeated.total == alone.total
     assert alone.seed_k.interval == pytest.approx(variance_interval(two_way(single).interaction), rel=1e-12)
-    seed, k, _ = (labels.ravel()[1:] for labels in np.indices((6, 4, 3)))
+    seed, k, _ = (labels.ravel()[1:] for labels in np.indices((5, 4, 3)))
     missing = seed_components(np.repeat(single, 3, axis=2).ravel()[1:], seed, k)
     assert missing.method == "REML" and missing.rerun is not None and missing.rerun.estimate == 0.0
     assert missing.seed_k.estimate == pytest.approx(alone.seed_k.estimate, rel=1e-6)
