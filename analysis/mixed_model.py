@@ -111,7 +111,10 @@ def reduce_to_cells(y: Floats, fixed: Floats, labels: Sequence[Codes]) -> MixedM
 
 
 class _Solved:
-    """V = diag(d) + Z diag(root^2) Z' over cells at one gamma; its inverse is 1/d - Z outer Z' / (d d)."""
+    """V = diag(d) + Z diag(root^2) Z' over cells at one gamma, through a = Z root v + remainder with v = (root Z' V^-1) a.
+
+    Then a' V^-1 b = v_a' v_b + remainder_a' remainder_b / d: sums without cancellation, however large gamma is.
+    """
 
     def __init__(self, model: MixedModel, gamma: Floats) -> None:
         self.model = model
@@ -119,58 +122,58 @@ class _Solved:
         self.d = 1 / model.size + cell
         self.root = np.repeat(np.sqrt(gamma[model.coarse]), np.diff(model.offsets))
         self.cross = model.crossproduct(1 / self.d)
+        # where a level's own variance outweighs its noise, differences of large numbers are to be avoided, else quotients of small ones
+        self.outweighs = self.root**2 * np.diag(self.cross) > 1
         inner = np.eye(len(self.root)) + self.root[:, np.newaxis] * self.cross * self.root
-        factor, inverse = _positive_inverse(inner)
+        factor, self.inverse = _positive_inverse(inner)
         self.logdet = float(np.sum(np.log(self.d * model.size)) + 2 * np.sum(np.log(np.diag(factor))))
-        self.outer = self.root[:, np.newaxis] * inverse * self.root
 
-    def inverse_times(self, values: Floats) -> Floats:
-        """V^-1 values, (C, j)."""
-        scaled = values / self.d[:, np.newaxis]
-        back = self.outer @ self.model.to_levels(scaled)
-        return np.asarray(scaled - self.spread(back) / self.d[:, np.newaxis])
-
-    def spread(self, values: Floats) -> Floats:
-        """Z values: (q, j) to cells, (C, j)."""
-        total = np.zeros((len(self.d), values.shape[1]))
+    def split(self, values: Floats) -> tuple[Floats, Floats]:
+        """v (q, j) and the remainder (C, j) of ``values`` (C, j)."""
+        v = self.inverse @ (self.root[:, np.newaxis] * self.model.to_levels(values / self.d[:, np.newaxis]))
+        remainder = values.copy()
         for levels in self.model.columns:
-            total += values[levels]
-        return total
+            remainder -= (self.root[:, np.newaxis] * v)[levels]
+        return v, remainder
 
     def likelihood(self, restricted: bool) -> Likelihood:
         model = self.model
-        solved = self.inverse_times(np.column_stack([model.fixed, model.mean]))
-        solved_x, information = solved[:, :-1], model.fixed.T @ solved[:, :-1]
+        v_x, rest_x = self.split(model.fixed)
+        information = v_x.T @ v_x + rest_x.T @ (rest_x / self.d[:, np.newaxis])
         covariance = np.asarray(np.linalg.inv(information), dtype=np.float64)
-        effects = covariance @ (solved_x.T @ model.mean)
-        residual = model.mean - model.fixed @ effects
-        projected = self.inverse_times(residual[:, np.newaxis])
+        v_y, rest_y = self.split(model.mean[:, np.newaxis])
+        effects = covariance @ (v_x.T @ v_y[:, 0] + rest_x.T @ (rest_y[:, 0] / self.d))
+        v, rest = self.split((model.mean - model.fixed @ effects)[:, np.newaxis])
         logdet, traces = self.logdet, self.traces()
         if restricted:
             logdet += float(np.linalg.slogdet(information)[1])
-            traces -= self.by_term(lambda summed: np.einsum("li,ij,lj->", summed, covariance, summed), solved_x)
-        squares = self.by_term(lambda summed: np.sum(summed**2), projected)
-        quadratic = model.within + float(residual @ projected[:, 0])
+            traces -= self.by_term(lambda summed: float(np.einsum("li,ij,lj->", summed, covariance, summed)), v_x, rest_x)
+        squares = self.by_term(lambda summed: float(np.sum(summed**2)), v, rest)
+        quadratic = model.within + float(np.sum(v**2) + np.sum(rest[:, 0] ** 2 / self.d))
         return Likelihood(logdet, quadratic, traces, squares, effects, covariance)
 
     def traces(self) -> Floats:
         """tr(Z_i' V^-1 Z_i) of every term."""
-        diagonal = np.diag(self.cross) - np.sum((self.cross @ self.outer) * self.cross, axis=1)
+        outer = self.root[:, np.newaxis] * self.inverse * self.root
+        near = np.diag(self.cross) - np.sum((self.cross @ outer) * self.cross, axis=1)
+        diagonal = np.where(self.outweighs, (1 - np.diag(self.inverse)) / np.where(self.outweighs, self.root, 1.0) ** 2, near)
         traces = np.zeros(len(self.model.codes))
         for j, term in enumerate(self.model.coarse):
             traces[term] = np.sum(diagonal[self.model.offsets[j] : self.model.offsets[j + 1]])
         if self.model.cell_term is not None:
-            traces[self.model.cell_term] = np.sum(1 / self.d) - np.sum(self.outer * self.model.crossproduct(self.d**-2))
+            traces[self.model.cell_term] = np.sum(1 / self.d) - np.sum(outer * self.model.crossproduct(self.d**-2))
         return traces
 
-    def by_term(self, reduce: Callable[[Floats], float], values: Floats) -> Floats:
-        """reduce(Z_i' values) of every term; ``values`` (C, j)."""
-        summed = self.model.to_levels(values)
+    def by_term(self, reduce: Callable[[Floats], float], v: Floats, remainder: Floats) -> Floats:
+        """reduce(Z_i' V^-1 a) of every term, for the parts of a that ``split`` gives."""
+        solved = remainder / self.d[:, np.newaxis]
+        root = np.where(self.outweighs, self.root, 1.0)[:, np.newaxis]
+        summed = np.where(self.outweighs[:, np.newaxis], v / root, self.model.to_levels(solved))
         result = np.zeros(len(self.model.codes))
         for j, term in enumerate(self.model.coarse):
             result[term] = reduce(summed[self.model.offsets[j] : self.model.offsets[j + 1]])
         if self.model.cell_term is not None:
-            result[self.model.cell_term] = reduce(values)
+            result[self.model.cell_term] = reduce(solved)
         return result
 
 

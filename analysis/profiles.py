@@ -93,12 +93,12 @@ def total_interval(fit: Fit, level: float = LEVEL) -> Interval:
 def ratio_interval(fit: Fit, above: str, below: str, level: float = LEVEL) -> Interval:
     """Of the ratio of a variance, the residual's too, to a random term's; high is infinity where the one ``below`` may be 0.
 
-    (nan, nan) where both are estimated as 0: the ratio has no estimate to start from. KeyError for an unknown name.
+    [0, infinity] where both are estimated as 0, for then any ratio fits as well. KeyError for an unknown name.
     """
     deviance, quantile = ratio_deviance(fit, above, below), _quantile(level)
     numerator, denominator = fit.variances[above], fit.variances[below]
     if numerator == 0 and denominator == 0:
-        return Interval(np.nan, np.nan)
+        return Interval(0.0, np.inf)
     start = numerator / denominator if numerator > 0 and denominator > 0 else 1.0
     low = 0.0 if deviance(0.0) <= quantile else _limit(deviance, quantile, start, 0.5, inwards=2.0)
     high = np.inf if deviance(np.inf) <= quantile else _limit(deviance, quantile, start, 2.0, inwards=0.5)

@@ -16,7 +16,7 @@ from accum_sweeps.analysis.mixed_model import MixedModel, reduce_to_cells
 
 RESIDUAL = "residual"
 # log(1 + gamma n / levels) beyond which the residual is rounding only.
-LARGEST = 30.0
+LARGEST = 60.0
 # A score at 0 whose component would be smaller than this, relative to what the data could resolve, is the rounding of a score of 0.
 SCORE_ROUNDING = 1e-11
 
