@@ -96,6 +96,17 @@ def test_closed_forms_are_the_restricted_likelihoods(name: str) -> None:
     assert fitted.seed_k_ratio.estimate == pytest.approx(closed.seed_k_ratio.estimate, rel=1e-6)
 
 
+def test_the_likelihood_tells_components_apart_that_lie_twenty_orders_of_magnitude_apart() -> None:
+    rng = np.random.default_rng(5)
+    y = rng.standard_normal((6, 1, 1)) + 1e-6 * rng.standard_normal((6, 4, 1)) + 1e-10 * rng.standard_normal((6, 4, 3))
+    seed, k, _ = (labels.ravel() for labels in np.indices(y.shape))
+    closed, fitted = balanced(y), unbalanced(y.ravel(), seed, k)
+    assert closed.rerun is not None and 1e19 < closed.seed.estimate / closed.rerun.estimate < 1e21
+    for part in ("seed", "seed_k", "rerun", "total"):
+        # a response near 1 carries a spread of 1e-10 to 2e-6 of itself, on 48 degrees of freedom
+        assert getattr(fitted, part).estimate == pytest.approx(getattr(closed, part).estimate, rel=1e-5)
+
+
 def test_a_negative_raw_estimate_stands_beside_an_exact_zero() -> None:
     frame, dyestuff2 = table("lme4/dyestuff2.csv"), answers("published.json")["dyestuff2"]
     layout = one_way(frame["Yield"], frame["Batch"])
