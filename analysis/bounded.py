@@ -28,7 +28,7 @@ def minimise(
         jac=True,
         method="L-BFGS-B",
         bounds=Bounds(lower, upper),
-        options={"ftol": 1e-15, "gtol": 1e-8, "maxiter": 500},
+        options={"ftol": 1e-15, "gtol": max(precision, 1e-8), "maxiter": 500},
     )
     x = np.asarray(found.x, dtype=np.float64)
     value, gradient = objective(x)

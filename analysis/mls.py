@@ -30,10 +30,6 @@ class Interval(NamedTuple):
         """The part that a variance can have: limits below 0 become 0."""
         return Interval(max(self.low, 0.0), max(self.high, 0.0))
 
-    def scaled(self, factor: float) -> "Interval":
-        """Both limits times a positive ``factor``."""
-        return Interval(self.low * factor, self.high * factor)
-
 
 Terms = Sequence[tuple[float, MeanSquare]]
 

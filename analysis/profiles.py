@@ -17,8 +17,8 @@ from accum_sweeps.analysis.mean_squares import Floats
 from accum_sweeps.analysis.mls import LEVEL, Interval
 from accum_sweeps.analysis.reml import LARGEST, RESIDUAL, Fit, criterion, profiled, rows_per_level
 
-# A minimum's value is off by the square of what is left of the gradient: about 1e-13 here.
-GRADIENT = 1e-7
+# A minimum's value is off by the square of what is left of the gradient, over twice the curvature: 1e-10 where that is .005.
+GRADIENT = 1e-6
 
 Deviance = Callable[[float], float]
 

@@ -282,6 +282,16 @@ def test_100_seeds_by_4_factors_by_3_reruns_take_less_than_50_ms() -> None:
     assert time.process_time() - start < 0.05 and found.method == "closed forms"
 
 
+def test_an_unbalanced_table_of_that_size_takes_less_than_a_second_with_its_intervals() -> None:
+    rng = np.random.default_rng(1)
+    kept = rng.random(1200) > 0.1
+    seed, k, _ = (labels.ravel()[kept] for labels in np.indices((100, 4, 3)))
+    y = 0.02 * rng.standard_normal(100)[seed] + 0.01 * rng.standard_normal((100, 4))[seed, k] + 0.01 * rng.standard_normal(len(seed))
+    start = time.process_time()
+    found = seed_components(y, seed, k)
+    assert time.process_time() - start < 1.0 and found.method == "REML"
+
+
 def test_too_little_data_is_refused_by_name() -> None:
     with pytest.raises(ValueError, match="1 seeds and 2 factors have a finite value"):
         seed_components([1.0, 2.0, np.nan, np.inf], [1, 1, 2, 2], [1, 2, 1, 2])

@@ -1,7 +1,5 @@
 """REML and ML: against lme4, against a dense likelihood, at the boundary, and what must not change them."""
 
-import time
-
 import numpy as np
 import pytest
 from scipy.optimize import minimize
@@ -231,16 +229,6 @@ def test_a_ratio_whose_lower_variance_may_be_zero_is_unbounded() -> None:
     y = rng.standard_normal((5, 4))[seed, k] + 0.1 * rng.standard_normal(40)
     limits = profiles.ratio_interval(fit(y, {"seed": seed, "seed:k": crossed(seed, k)}), "seed:k", "seed")
     assert limits.is_unbounded and limits.low > 0
-
-
-def test_400_cells_of_up_to_three_values_take_less_than_a_second() -> None:
-    rng = np.random.default_rng(1)
-    kept = rng.random(1200) > 0.1
-    seed, k, _ = (labels.ravel()[kept] for labels in np.indices((100, 4, 3)))
-    y = 0.02 * rng.standard_normal(100)[seed] + 0.01 * rng.standard_normal((100, 4))[seed, k] + 0.01 * rng.standard_normal(len(seed))
-    start = time.process_time()
-    fit(y, {"seed": seed, "seed:k": crossed(seed, k)}, treatment_design(k))
-    assert time.process_time() - start < 1.0
 
 
 def test_what_cannot_be_fitted_is_refused_by_name() -> None:
