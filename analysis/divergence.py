@@ -38,13 +38,15 @@ def divergence_tests(diverged: ArrayLike, finished: ArrayLike, reference: int) -
     """K - 1 tests, each arm against the arm in column ``reference``, in the order of the columns.
 
     ``diverged`` and ``finished`` are bool (S, K); a seed in which either of two arms is neither makes no pair. Raises ValueError if
-    the shapes differ or a run is both.
+    the shapes differ, a run is both or there is no such column.
     """
     has_diverged, has_finished = np.asarray(diverged, dtype=np.bool_), np.asarray(finished, dtype=np.bool_)
     if has_diverged.ndim != 2 or has_diverged.shape != has_finished.shape:
         raise ValueError(f"diverged {has_diverged.shape} and finished {has_finished.shape}: both must be (seeds, arms)")
     if (has_diverged & has_finished).any():
         raise ValueError(f"{int((has_diverged & has_finished).sum())} runs are both diverged and finished")
+    if not 0 <= reference < has_diverged.shape[1]:
+        raise ValueError(f"reference={reference}: must be a column, 0 to {has_diverged.shape[1] - 1}")
     tests = []
     for column in range(has_diverged.shape[1]):
         if column == reference:

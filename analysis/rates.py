@@ -28,7 +28,7 @@ class Truth:
 
     The last arm is shifted by ``shift`` margins (0.5 sigma_tot each). Accumulated runs have ``lambda_`` times the path variance of the
     reference arm and of the controls, which is ``path_share`` of sigma_tot^2. ``scale_spread`` is the ratio of the largest to the
-    smallest path SD among seeds. ``diverging`` and ``diverging_last`` are probabilities of a run, in the last arm and in the others.
+    smallest path SD among seeds. A run diverges with probability ``diverging_last`` in the last arm and ``diverging`` in the others.
     ``margin`` is fixed (0.5 sigma_tot), reference (of the sweep itself) or earlier (of an earlier sweep of EARLIER_SEEDS seeds).
     """
 

@@ -42,8 +42,11 @@ def test_nothing_diverged_is_a_test_with_p_one() -> None:
     assert [(test.pairs, test.p) for test in tests] == [(3, 1)] * 3
 
 
-def test_a_run_is_not_both_and_shapes_agree() -> None:
+def test_what_does_not_fit_is_refused() -> None:
     with pytest.raises(ValueError, match="1 runs are both"):
         divergence_tests([[True, False]], [[True, True]], 0)
     with pytest.raises(ValueError, match=r"\(1, 2\) and finished \(1, 1\)"):
         divergence_tests([[True, False]], [[True]], 0)
+    for column in (-1, 2):
+        with pytest.raises(ValueError, match=f"reference={column}: must be a column, 0 to 1"):
+            divergence_tests([[True, False]], [[False, True]], column)

@@ -28,13 +28,12 @@ def test_power_without_a_shift_is_the_size() -> None:
         assert paired_t_power(0.0, 1.0, 5, alpha) == pytest.approx(alpha, rel=1e-9)
 
 
-@pytest.mark.parametrize(("seeds", "share"), [(3, 0.01), (6, 0.05), (12, 0.1), (22, 0.2)])
-@pytest.mark.parametrize(("arms", "method_error"), [(1, 0.0), (3, 0.02)])
-def test_power_of_tost_is_the_simulated_one(seeds: int, share: float, arms: int, method_error: float) -> None:
-    power, sweeps = tost_power(0.5, np.sqrt(share), seeds, arms), 4000
-    simulated = all_arms_pass(0.5, np.sqrt(share), seeds, arms, sweeps)
-    assert 0.6 < power < 0.97
-    assert abs(power - simulated) <= method_error + 4 * np.sqrt(power * (1 - power) / sweeps)
+@pytest.mark.parametrize(("seeds", "share"), [(3, 0.01), (3, 0.03), (6, 0.05), (12, 0.2), (22, 0.2)])
+@pytest.mark.parametrize("arms", [1, 3])
+def test_power_of_tost_is_the_simulated_one(seeds: int, share: float, arms: int) -> None:
+    power, sweeps = tost_power(0.5, np.sqrt(share), seeds, arms), 10_000
+    assert 0.2 < power < 0.97
+    assert abs(power - all_arms_pass(0.5, np.sqrt(share), seeds, arms, sweeps)) <= 3.5 * np.sqrt(power * (1 - power) / sweeps)
 
 
 def test_power_of_tost_at_its_ends() -> None:
