@@ -120,6 +120,13 @@ def test_indistinguishable_needs_no_limit_of_the_spread_but_equivalent_does() ->
         judged(without, without_controls(statistics))
 
 
+def test_one_arm_that_is_not_shown_to_be_equivalent_leaves_the_setup_open() -> None:
+    paths = PATHS * [1, 1, 100]
+    statistics = measure(LEVEL + 0.001 * paths, 0, TENTH, controls=LEVEL - 0.001 * paths)
+    first, last = judged("inconclusive", statistics).tost_p
+    assert first <= 0.05 < last
+
+
 def test_noise_beyond_the_margin_is_inconclusive_with_the_seeds_that_would_do() -> None:
     statistics = sweep(0.2)
     decision = judged("inconclusive", statistics)
@@ -183,6 +190,8 @@ def test_sign_flip_replaces_t_on_request_and_is_refused_where_it_could_never_rej
     assert measure(y, 0, TENTH, sign_flip=True).shift_p == (2 / 2**8, 2 / 2**8)
     with pytest.raises(UserError, match="at least 8 seeds"):
         measure(y[:7], 0, TENTH, sign_flip=True)
+    with pytest.raises(UserError, match="at least 9 seeds"):  # four arms: seven tests
+        measure(np.column_stack([y, y[:, 1] + y[:, 2]]), 0, TENTH, sign_flip=True)
 
 
 def test_every_arm_is_compared_with_the_chosen_reference_arm() -> None:
