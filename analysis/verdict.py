@@ -11,12 +11,12 @@ import pandas as pd
 
 from accum_sweeps.analysis.cells import Cells, setups
 from accum_sweeps.analysis.comparison import Arm, Comparison, compare
+from accum_sweeps.analysis.rules import MIN_COMPLETE_SEEDS
 from accum_sweeps.analysis.sentences import not_assessable, sentence
 from accum_sweeps.analysis.words import listed
 from accum_sweeps.plan.errors import UserError
 from accum_sweeps.record.events import DONE
 
-MIN_COMPLETE_SEEDS = 3
 CODES = ("not_assessable", "effect", "negligible", "equivalent", "inconclusive")
 
 

@@ -3,8 +3,6 @@
 Every number comes from the sweep's tables, except the thread's, which lie beside this file.
 """
 
-import importlib.resources
-import io
 import math
 
 import pandas as pd
@@ -64,15 +62,13 @@ def _model(results: pd.DataFrame) -> str:
     )
 
 
-def thread() -> pd.DataFrame:
-    """The thread's figures: left, right, sum_of_norms."""
-    text = importlib.resources.files("accum_sweeps.analysis.studies").joinpath("gradcache.csv").read_text(encoding="utf-8")
-    return pd.read_csv(io.StringIO(text), comment="#")
-
-
 def _published(left: str, right: str, same_steps: bool = True) -> float:
     """The thread's figure, whose batches of 8 took more steps; NaN where it has none."""
-    known = {(str(row["left"]), str(row["right"])): float(row["sum_of_norms"]) for row in thread().to_dict("records")}
+    rows = markdown.thread_figures("gradcache.csv").to_dict("records")
+    known = {(str(row["left"]), str(row["right"])): float(row["sum_of_norms"]) for row in rows}
+        (str(row["left"]), str(row["right"])): float(row["sum_of_norms"])
+        for row in markdown.thread_figures("gradcache.csv").to_dict("records")
+    }
     return known.get((left, right), math.nan) if same_steps == (left != SMALL) else math.nan
 
 
