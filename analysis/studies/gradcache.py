@@ -66,9 +66,6 @@ def _published(left: str, right: str, same_steps: bool = True) -> float:
     """The thread's figure, whose batches of 8 took more steps; NaN where it has none."""
     rows = markdown.thread_figures("gradcache.csv").to_dict("records")
     known = {(str(row["left"]), str(row["right"])): float(row["sum_of_norms"]) for row in rows}
-        (str(row["left"]), str(row["right"])): float(row["sum_of_norms"])
-        for row in markdown.thread_figures("gradcache.csv").to_dict("records")
-    }
     return known.get((left, right), math.nan) if same_steps == (left != SMALL) else math.nan
 
 
