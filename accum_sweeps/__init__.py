@@ -9,20 +9,24 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from accum_sweeps.analysis.compare_cells import compare
+    from accum_sweeps.analysis.component_tables import components
     from accum_sweeps.analysis.distances import distances, reference_pairs
     from accum_sweeps.analysis.load import load, trajectories
     from accum_sweeps.analysis.verdict import verdict
+    from accum_sweeps.analysis.weight_ratios import weight_ratios
 
 _HOMES = {
     "compare": "accum_sweeps.analysis.compare_cells",
+    "components": "accum_sweeps.analysis.component_tables",
     "distances": "accum_sweeps.analysis.distances",
     "load": "accum_sweeps.analysis.load",
     "reference_pairs": "accum_sweeps.analysis.distances",
     "trajectories": "accum_sweeps.analysis.load",
     "verdict": "accum_sweeps.analysis.verdict",
+    "weight_ratios": "accum_sweeps.analysis.weight_ratios",
 }
 
-__all__ = ["compare", "distances", "load", "reference_pairs", "trajectories", "verdict"]
+__all__ = ["compare", "components", "distances", "load", "reference_pairs", "trajectories", "verdict", "weight_ratios"]
 
 
 def __getattr__(name: str) -> Any:

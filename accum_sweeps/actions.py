@@ -56,7 +56,7 @@ def _run(config: Config) -> int:
             facts = {key: header[key] for key in ("command", "git_commit")}
             result = dispatch(sweep.root, sweep, plan, resources, reuse=config.reuse, on_progress=show, facts=facts)
         print(_closing(sweep, result))
-        made = report_apart(sweep, config.reference)
+        made = report_apart(sweep, config.judging.asked())
         made.print()
         replay.keep(made.paths, made.note)
     print(report_text(replay.report, config.tracking))
@@ -102,14 +102,14 @@ def _status(config: Config) -> int:
 
 def _report(config: Config) -> int:
     sweep = open_sweep(open_root(config.root), config.sweep)
-    report(sweep, config.reference).print()
+    report(sweep, config.judging.asked()).print()
     return DONE
 
 
 def _sync(config: Config) -> int:
     """Bring all runs of the sweep into MLflow, a lost database included."""
     sweep = open_sweep(open_root(config.root), config.sweep)
-    made = report(sweep, config.reference)
+    made = report(sweep, config.judging.asked())
     prepare(config.tracking)
     arrived = replay_once(sweep, config.tracking, made.paths, made.note)
     print(report_text(arrived, config.tracking))

@@ -27,14 +27,15 @@ from accum_sweeps.training.models.frozen import check_frozen
 
 
 def planned_runs(config: Config, cwd: Path) -> list[RunSpec]:
-    """Every run of the configuration's grid, validated, with the hashes of its data and of the user's code.
+    """Every run of the configuration's grid and design, validated, with the hashes of its data and of the user's code.
 
     Raises UserError for anything that would make a run impossible, before anything is written.
     """
-    specs = list(_identified(config.grid.expand(), cwd))
+    reference = config.judging.reference
+    specs = list(_identified(config.design.complete(config.grid.expand(), reference), cwd))
     arms = {spec.accum for spec in specs}
-    if config.reference is not None and config.reference not in arms:
-        raise ConfigError("analysis.reference", config.reference, f"must be an accumulation factor of the grid: {sorted(arms)}")
+    if reference is not None and reference not in arms:
+        raise ConfigError("analysis.reference", reference, f"must be an accumulation factor of the grid: {sorted(arms)}")
     _check_pairs(config.compare, specs)
     return specs
 
@@ -97,7 +98,8 @@ def header(config: Config, cwd: Path) -> dict[str, Any]:
         "grid": config.grid_name,
         "definition": dict(config.grid.definition),
         "axes": config.grid.axes,
-        "reference": config.reference,
+        "design": config.design.to_dict(),
+        "judging": config.judging.asked(),
         "compare": list(config.compare),
         "page": config.page,
         "cwd": str(cwd),

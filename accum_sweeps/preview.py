@@ -9,6 +9,7 @@ from accum_sweeps.jobs.order import Group, slot_pools
 from accum_sweeps.jobs.progress import duration
 from accum_sweeps.jobs.resources import Resources
 from accum_sweeps.plan.config import Config
+from accum_sweeps.plan.design import additions
 from accum_sweeps.plan.labels import run_name
 from accum_sweeps.plan.spec import RunSpec
 from accum_sweeps.record.store import RootDir, open_root
@@ -25,6 +26,7 @@ def preview(config: Config, specs: Sequence[RunSpec], resources: Resources) -> s
     blocks = [
         f"sweep {config.sweep}: {len(specs)} runs in {len(labels)} setups\nroot  {config.root}" + ("" if root else " (to be made)"),
         _axes(config, specs),
+        _design(specs),
         _batches(specs),
         _done(specs, stands, root),
         _time(specs, stands, resources),
@@ -41,6 +43,11 @@ def _axes(config: Config, specs: Sequence[RunSpec]) -> str:
     counts = config.grid.counts()
     rows = [(name, str(len(by_value)), "  ".join(f"{value} x{n}" for value, n in by_value.items())) for name, by_value in counts.items()]
     return aligned([("axis", "values", "runs by value"), *rows]) if rows else "no axis: a single run"
+
+
+def _design(specs: Sequence[RunSpec]) -> str:
+    added = additions(specs)
+    return f"design   {', '.join(f'{number} {words}' for words, number in added.items())}" if added else ""
 
 
 def _batches(specs: Sequence[RunSpec]) -> str:

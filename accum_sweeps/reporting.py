@@ -1,13 +1,15 @@
 """Tables and closing text of a sweep; as a process of its own for the dispatcher, whose memory pandas would double.
 
-python -m accum_sweeps.reporting ROOT SWEEP [REFERENCE]
+python -m accum_sweeps.reporting ROOT SWEEP [ASKED]     ASKED: what is asked for besides the plan's analysis keys, as JSON
 """
 
 import json
 import subprocess
 import sys
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any
 
 from accum_sweeps.record.files import write_text
 from accum_sweeps.record.store import open_root
@@ -47,18 +49,27 @@ class Report:
             print(f"{label:<13}{path}")
 
 
-def report(sweep: SweepDir, reference: int | None) -> Report:
-    """Bring the sweep's tables up to date and say what they show. Raises UserError if it was never planned."""
+def report(sweep: SweepDir, asked: Mapping[str, Any]) -> Report:
+    """Bring the sweep's tables up to date, judge them and say what they show. Raises UserError if it was never planned.
+
+    ``asked``: keys of ``analysis`` that this command gives, in place of those that the plan holds.
+    """
     # Imported here: whoever only starts the process of its own needs no pandas.
     from accum_sweeps.analysis.export import write_tables
     from accum_sweeps.analysis.one_step import is_one_step, render_steps
     from accum_sweeps.analysis.pair_tables import pair_tables, render_pairs, write_pair_tables
     from accum_sweeps.analysis.studies import PAGES
     from accum_sweeps.analysis.summary import of_newest_plan, render
+    from accum_sweeps.judging import judge_sweep
 
     tables, header = write_tables(sweep), sweep.read_plan().header
     steps = is_one_step(tables.results)
-    texts = [] if steps.all() else [render(tables.results[~steps], reference if reference is not None else header.get("reference"))]
+    trainings = tables.results[~steps]
+    texts = []
+    if len(trainings):
+        newest = of_newest_plan(trainings)
+        older = trainings["setup_id"].nunique() - newest["setup_id"].nunique()
+        texts.append(render(judge_sweep(sweep, newest, asked), older))
     texts += [render_steps(tables.results)] if steps.any() else []
     files = {"results": tables.results_path, "  as CSV": tables.csv_path, "trajectories": tables.trajectories_path}
     compared, page = header.get("compare") or (), header.get("page")
@@ -73,9 +84,9 @@ def report(sweep: SweepDir, reference: int | None) -> Report:
     return Report(text="\n\n".join(texts), files={label: str(path) for label, path in files.items()}, problems=tables.problems)
 
 
-def report_apart(sweep: SweepDir, reference: int | None) -> Report:
+def report_apart(sweep: SweepDir, asked: Mapping[str, Any]) -> Report:
     """:func:`report`, made in a process of its own. Raises ReportError if that process failed, with what it said last."""
-    arguments = [str(sweep.root.path), sweep.name, *([str(reference)] if reference is not None else [])]
+    arguments = [str(sweep.root.path), sweep.name, json.dumps(dict(asked))]
     command = [sys.executable, "-m", "accum_sweeps.reporting", *arguments]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode:
@@ -86,4 +97,4 @@ def report_apart(sweep: SweepDir, reference: int | None) -> Report:
 
 if __name__ == "__main__":
     _, root, name, *rest = sys.argv
-    print(json.dumps(asdict(report(open_sweep(open_root(Path(root)), name), int(rest[0]) if rest else None))))
+    print(json.dumps(asdict(report(open_sweep(open_root(Path(root)), name), json.loads(rest[0]) if rest else {}))))

@@ -1,22 +1,23 @@
-"""Every arm of a setup against its reference arm."""
+"""Every arm of a setup against its reference arm, with what the rules made of it: one row of a table each."""
 
 from dataclasses import dataclass
 
 import numpy as np
 
 from accum_sweeps.analysis.cells import Cells
-from accum_sweeps.analysis.equivalence import is_equivalent, sd_upper_limit, tost_p
-from accum_sweeps.analysis.paired import PairedShift, holm, mean_of, paired_differences, paired_shift, total_sd
-
-ALPHA = 0.05
+from accum_sweeps.analysis.divergence import Divergence
+from accum_sweeps.analysis.equivalence import is_equivalent, sd_upper_limit
+from accum_sweeps.analysis.paired import ALPHA, PairedShift, mean_of
+from accum_sweeps.analysis.rules import Decision, Statistics
 
 
 @dataclass(frozen=True, kw_only=True)
 class Arm:
     """One accumulation factor against the reference arm, in the response's unit; ``in_sigma`` is (mean, low, high) in sigma_tot.
 
-    ``mean`` is that of the arm's own finished runs; ``p_holm`` is adjusted over the setup's arms. ``sd_upper``, ``tost_p`` and
-    ``is_equivalent`` belong to a margin; NaN and False without one.
+    ``mean`` is that of the arm's own finished runs; ``p`` that of its shift (paired t, or sign-flip where asked for). ``p_holm`` and
+    ``divergence_p_holm`` are adjusted over all tests of the setup and response. ``sd_upper``, ``tost_p`` and ``is_equivalent`` belong
+    to a margin; NaN and False without one.
     """
 
     accum: int
@@ -25,7 +26,10 @@ class Arm:
     diverged: int
     shift: PairedShift
     in_sigma: tuple[float, float, float]
+    p: float
     p_holm: float
+    divergence: Divergence
+    divergence_p_holm: float
     sd_upper: float
     tost_p: float
     is_equivalent: bool
@@ -48,36 +52,39 @@ class Comparison:
     arms: tuple[Arm, ...]
 
 
-def compare(cells: Cells, reference: int, margin: float | None) -> Comparison:
-    """The paired comparison of all arms of ``cells`` with the arm k = ``reference``; ``margin`` in the response's unit."""
+def compare(cells: Cells, reference: int, statistics: Statistics, decision: Decision) -> Comparison:
+    """All arms of ``cells`` beside the arm k = ``reference``, from what analysis.rules measured and decided on them."""
     column = cells.accum.index(reference)
-    sigma = total_sd(cells.y[:, column])
-    differences = paired_differences(cells.y, column)
     others = [place for place in range(len(cells.accum)) if place != column]
-    shifts = {place: paired_shift(differences[:, place]) for place in others}
-    adjusted = dict(zip(others, holm([shifts[place].p for place in others]), strict=True))
     finished, diverged = cells.count("finished"), cells.count("diverged")
-    return Comparison(
-        reference=reference,
-        mean=_mean(cells, column),
-        sigma_tot=sigma,
-        finished=int(finished[column]),
-        diverged=int(diverged[column]),
-        arms=tuple(
+    margin = statistics.margin.value
+    arms = []
+    for number, place in enumerate(others):
+        shift = statistics.shifts[number]
+        arms.append(
             Arm(
                 accum=cells.accum[place],
                 mean=_mean(cells, place),
                 finished=int(finished[place]),
                 diverged=int(diverged[place]),
-                shift=shifts[place],
-                in_sigma=shifts[place].scaled(sigma),
-                p_holm=float(adjusted[place]),
-                sd_upper=np.nan if margin is None else sd_upper_limit(shifts[place]),
-                tost_p=np.nan if margin is None else tost_p(shifts[place], margin),
-                is_equivalent=margin is not None and is_equivalent(shifts[place], margin),
+                shift=shift,
+                in_sigma=shift.scaled(statistics.sigma_tot),
+                p=statistics.shift_p[number],
+                p_holm=decision.shift_p[number],
+                divergence=statistics.divergences[number],
+                divergence_p_holm=decision.divergence_p[number],
+                sd_upper=np.nan if margin is None else sd_upper_limit(shift),
+                tost_p=decision.tost_p[number],
+                is_equivalent=margin is not None and is_equivalent(shift, margin),
             )
-            for place in others
-        ),
+        )
+    return Comparison(
+        reference=reference,
+        mean=_mean(cells, column),
+        sigma_tot=statistics.sigma_tot,
+        finished=int(finished[column]),
+        diverged=int(diverged[column]),
+        arms=tuple(arms),
     )
 
 

@@ -4,7 +4,7 @@ y[s, k, r] = mu + tau_k + seed_s + (seed:k)_sk + rerun_skr, with k fixed and the
 S seeds, K accumulation factors, R replicates, n rows. Balanced tables have closed forms, others are fitted by analysis.reml.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -34,6 +34,9 @@ class Component:
     estimate: float
     raw: float
     interval: Interval
+
+
+NO_NOISE = Component(estimate=0.0, raw=0.0, interval=Interval(0.0, 0.0))  # reruns that are equal to the last bit
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -83,10 +86,15 @@ def seed_components(y: ArrayLike, seed: ArrayLike, k: ArrayLike, level: float = 
     if not len(values) or seeds.max() < 1 or factors.max() < 1:
         raise ValueError(f"{len(np.unique(seeds))} seeds and {len(np.unique(factors))} factors have a finite value: two of each are needed")
     shape = (int(seeds.max()) + 1, int(factors.max()) + 1)
-    counts = np.bincount(seeds * shape[1] + factors, minlength=shape[0] * shape[1])
-    if np.ptp(counts) > 0:
-        return unbalanced(values, seeds, factors, level)
-    return balanced(values[np.lexsort((values, factors, seeds))].reshape(*shape, -1), level)
+    cell = seeds * shape[1] + factors
+    counts = np.bincount(cell, minlength=shape[0] * shape[1])
+    if np.ptp(counts) == 0:
+        return balanced(values[np.lexsort((values, factors, seeds))].reshape(*shape, -1), level)
+    first = np.unique(cell, return_index=True)[1]
+    if len(first) == len(counts) and np.all(values == values[first][cell]):
+        # Some cells were done again, with the same value to the last bit: a balanced table of one value a cell, and no rerun noise.
+        return replace(balanced(values[first].reshape(*shape, 1), level), rerun=NO_NOISE)
+    return unbalanced(values, seeds, factors, level)
 
 
 def balanced(y: ArrayLike, level: float = LEVEL) -> SeedComponents:
@@ -141,8 +149,7 @@ def unbalanced(y: ArrayLike, seed: ArrayLike, k: ArrayLike, level: float = LEVEL
     terms = {"seed": seeds[kept]} if deterministic else {"seed": seeds, "seed:k": cell}
     fit = reml.fit(values[kept], terms, reml.treatment_design(factors[kept]))
     cells = reml.RESIDUAL if deterministic else "seed:k"
-    zero = Component(estimate=0.0, raw=np.nan, interval=Interval(0.0, 0.0))
-    rerun = _fitted(fit, reml.RESIDUAL, level) if not deterministic else zero if repeated else None
+    rerun = _fitted(fit, reml.RESIDUAL, level) if not deterministic else NO_NOISE if repeated else None
     return SeedComponents(
         method="REML",
         rows=len(values),
@@ -192,7 +199,7 @@ def _component(terms: Terms, level: float = LEVEL) -> Component:
 
 def _rerun(within: MeanSquare | None, level: float) -> Component:
     if within is None:
-        return Component(estimate=0.0, raw=0.0, interval=Interval(0.0, 0.0))
+        return NO_NOISE
     return Component(estimate=within.value, raw=within.value, interval=variance_interval(within, level))
 
 

@@ -11,6 +11,7 @@ from scipy.special import stdtr, stdtrit
 
 Floats = NDArray[np.float64]
 LEVEL = 0.95
+ALPHA = 0.05
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -97,4 +98,18 @@ def holm(p: ArrayLike) -> Floats:
     steps = filled[order] * np.arange(len(filled), 0, -1)
     adjusted = np.empty_like(filled)
     adjusted[order] = np.minimum(np.maximum.accumulate(steps), 1.0)
+    return adjusted
+
+
+def benjamini_hochberg(p: ArrayLike) -> Floats:
+    """Adjusted p values that control the false discovery rate, float64 of the same shape; a NaN (no test possible) stays in as p = 1.
+
+    Benjamini, Y., Hochberg, Y. (1995), Journal of the Royal Statistical Society B 57, 289-300.
+    """
+    values = np.asarray(p, dtype=np.float64)
+    filled = np.where(np.isnan(values), 1.0, values)
+    order = np.argsort(filled, kind="stable")[::-1]
+    steps = filled[order] * len(filled) / np.arange(len(filled), 0, -1)
+    adjusted = np.empty_like(filled)
+    adjusted[order] = np.minimum.accumulate(np.minimum(steps, 1.0))
     return adjusted

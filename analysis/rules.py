@@ -10,12 +10,11 @@ import numpy as np
 from numpy.random import Generator
 from numpy.typing import ArrayLike
 
-from accum_sweeps.analysis.comparison import ALPHA
 from accum_sweeps.analysis.dispersion import Dispersion, PathVariance, lambda_test, path_variance, path_variance_without_controls
 from accum_sweeps.analysis.divergence import Divergence, divergence_tests
 from accum_sweeps.analysis.equivalence import is_equivalent, tost_p
 from accum_sweeps.analysis.margin import Margin
-from accum_sweeps.analysis.paired import Floats, PairedShift, holm, paired_differences, paired_shift, total_sd
+from accum_sweeps.analysis.paired import ALPHA, Floats, PairedShift, holm, paired_differences, paired_shift, total_sd
 from accum_sweeps.analysis.power import seeds_needed
 from accum_sweeps.analysis.sign_flip import sign_flip_p
 
@@ -64,6 +63,11 @@ class Decision:
     path_share: float
     more_seeds: int | None = None
     shorten_horizon: bool = False
+
+    @property
+    def smallest_p(self) -> float:
+        """The smallest of the adjusted p values: that of the whole setup and response."""
+        return min(*self.shift_p, self.dispersion_p, *self.divergence_p)
 
 
 def measure(

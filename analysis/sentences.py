@@ -1,32 +1,74 @@
 """A verdict in one sentence that a person can use: what was seen, what is excluded, what was not looked at."""
 
+import math
+
 from accum_sweeps.analysis.cells import Cells
 from accum_sweeps.analysis.comparison import Arm, Comparison
+from accum_sweeps.analysis.dispersion import Dispersion
+from accum_sweeps.analysis.margin import Margin
+from accum_sweeps.analysis.paired import ALPHA
+from accum_sweeps.analysis.rules import LAMBDA_LIMIT, Decision, Statistics
 from accum_sweeps.analysis.words import arms as arms_in_words
 from accum_sweeps.analysis.words import decimals, interval, listed, rounded_up, signed
 
+WORDS = {
+    "not_assessable": "not assessable",
+    "effect": "accumulation effect detected",
+    "negligible": "detected, negligible",
+    "indistinguishable": "indistinguishable from rounding",
+    "equivalent": "equivalent within margin",
+    "inconclusive": "inconclusive",
+}
 
-def sentence(code: str, compared: Comparison, cells: Cells, unit: str, margin: float | None, has_controls: bool) -> str:
-    """The sentence of an assessable verdict."""
-    parts = {"effect": _detected, "negligible": _detected, "equivalent": _not_detected, "inconclusive": _not_detected}[code](compared, unit)
-    parts += _equivalence(code, compared, unit, margin)
+
+def headline(decision: Decision) -> str:
+    """The verdict in a few words, for an inconclusive one with what to do."""
+    words = WORDS[decision.code]
+    if decision.shorten_horizon:
+        return f"{words}: shorten the horizon"
+    if decision.more_seeds is not None:
+        return f"{words}: {decision.more_seeds} more seed{'s' if decision.more_seeds > 1 else ''}"
+    return words
+
+
+def sentence(compared: Comparison, statistics: Statistics, decision: Decision, cells: Cells, unit: str, control: str) -> str:
+    """The sentence of an assessable verdict; ``control`` is the kind of its controls."""
+    parts = _shifts(compared, unit)
+    parts += _equivalence(compared, statistics.margin, unit)
+    parts += _dispersion(statistics.dispersion, decision, control)
     parts += _divergence(compared, len(cells.seeds))
+    if decision.shorten_horizon:
+        parts.append(
+            f"runs that differ by rounding alone differ by {math.sqrt(decision.path_share):.0%} of what seeds do, so more seeds help little"
+        )
     if cells.mixed:
         parts.append(f"arms of seed {listed(cells.mixed)} were run in several environments, only those of one are compared")
-    parts.append("rounding not assessed" if has_controls else "rounding not assessed (no controls)")
-    return "; ".join(parts)
+    if not decision.rounding_is_assessed:
+        parts.append(f"rounding not assessed ({statistics.dispersion.why_not if statistics.dispersion else 'no controls'})")
+    return f"{headline(decision)}: {'; '.join(parts)}"
 
 
 def not_assessable(reasons: tuple[str, ...]) -> str:
     """The sentence of a setup that these runs cannot judge."""
-    return f"not assessable: {'; '.join(reasons)}"
+    return f"{WORDS['not_assessable']}: {'; '.join(reasons)}"
 
 
-def _detected(compared: Comparison, unit: str) -> list[str]:
+def _shifts(compared: Comparison, unit: str) -> list[str]:
+    """What was seen at each arm: shifts that were detected, exact equality, and how large the rest can be at most."""
     found = [arm for arm in compared.arms if arm.is_detected]
-    rest = [arm for arm in compared.arms if not arm.is_detected]
-    words = f"shift against k={compared.reference} detected at " + ", ".join(_shift(arm, unit) for arm in found)
-    return [words] + ([f"not at {arms_in_words(arm.accum for arm in rest)}"] if rest else [])
+    same = [arm for arm in compared.arms if arm.shift.is_exactly_zero and not arm.is_detected]
+    rest = [arm for arm in compared.arms if not arm.is_detected and not arm.shift.is_exactly_zero]
+    parts = []
+    if found:
+        parts.append(f"shift against k={compared.reference} at " + ", ".join(_shift(arm, unit) for arm in found))
+    if same:
+        pairs = sorted({arm.shift.pairs for arm in same})
+        seeds = f"all {pairs[0]} pairs" if len(pairs) == 1 else "all pairs"
+        parts.append(f"exactly the value of k={compared.reference} at {arms_in_words(arm.accum for arm in same)} in {seeds} of runs")
+    if rest:
+        parts.append(f"no shift detected at {arms_in_words(arm.accum for arm in rest)}")
+        parts += _excluded(rest, unit)
+    return parts
 
 
 def _shift(arm: Arm, unit: str) -> str:
@@ -36,48 +78,48 @@ def _shift(arm: Arm, unit: str) -> str:
 
 def _sigmas(arm: Arm) -> str:
     mean, low, _ = arm.in_sigma
-    return "" if mean != mean else f", {signed(mean, decimals(mean - low))} sigma_tot"
-
-
-def _not_detected(compared: Comparison, unit: str) -> list[str]:
-    same = [arm for arm in compared.arms if arm.shift.is_exactly_zero]
-    others = [arm for arm in compared.arms if not arm.shift.is_exactly_zero]
-    parts = []
-    if same:
-        pairs = sorted({arm.shift.pairs for arm in same})
-        seeds = f"all {pairs[0]} pairs" if len(pairs) == 1 else "all pairs"
-        parts.append(f"exactly the value of k={compared.reference} at {arms_in_words(arm.accum for arm in same)} in {seeds} of runs")
-    if others:
-        parts.append(f"no shift detected at {arms_in_words(arm.accum for arm in others)}")
-        parts += _excluded(others, unit)
-    return parts
+    return "" if math.isnan(mean) else f", {signed(mean, decimals(mean - low))} sigma_tot"
 
 
 def _excluded(arms: list[Arm], unit: str) -> list[str]:
     """What the widest interval leaves possible; nothing if an arm has no interval."""
     bounds = [max(abs(arm.shift.low), abs(arm.shift.high)) for arm in arms]
-    if any(bound != bound for bound in bounds):
+    if any(map(math.isnan, bounds)):
         return []
     sigmas = [max(abs(arm.in_sigma[1]), abs(arm.in_sigma[2])) for arm in arms]
     words = f"{rounded_up(max(bounds))} {unit}"
-    if all(bound == bound for bound in sigmas):
+    if not any(map(math.isnan, sigmas)):
         words = f"{rounded_up(max(sigmas))} sigma_tot as estimated ({words})"
     return [f"the 95 % intervals, each by itself, exclude shifts beyond {words}"]
 
 
-def _equivalence(code: str, compared: Comparison, unit: str, margin: float | None) -> list[str]:
-    if margin is None:
-        return ["equivalence not judged (no margin)"]
-    if code in ("equivalent", "negligible"):
-        return [f"equivalent within the margin of {margin:g} {unit}"]
-    failed = [arm for arm in compared.arms if not arm.is_equivalent]
-    if failed:
-        return [f"equivalence within {margin:g} {unit} not shown at {arms_in_words(arm.accum for arm in failed)}"]
-    return [f"equivalence within {margin:g} {unit} not claimed, as runs diverged"]
+def _equivalence(compared: Comparison, margin: Margin, unit: str) -> list[str]:
+    if margin.value is None:
+        return [f"equivalence not judged ({margin.source})"]
+    within = f"the margin of {margin.value:.2g} {unit}"
+    far = [arm for arm in compared.arms if not arm.tost_p <= ALPHA]
+    wide = [arm for arm in compared.arms if arm.tost_p <= ALPHA and not arm.is_equivalent]
+    parts = [f"not shown to be within {within} at {arms_in_words(arm.accum for arm in far)}"] if far else [f"every shift within {within}"]
+    if wide:
+        parts.append(f"single runs may differ by more than another seed does at {arms_in_words(arm.accum for arm in wide)}")
+    return parts
+
+
+def _dispersion(dispersion: Dispersion | None, decision: Decision, control: str) -> list[str]:
+    if dispersion is None or not dispersion.is_assessable:
+        return []
+    places = decimals(dispersion.ratio)
+    limits = f"lambda {dispersion.ratio:.{places}f} [{dispersion.low:.2g}, {dispersion.high:.2g}]"
+    if decision.dispersion_p <= ALPHA:
+        return [f"accumulated runs vary more than their {control} controls do: {limits}"]
+    close = f"at most {rounded_up(dispersion.upper)}" if dispersion.upper <= LAMBDA_LIMIT else f"not shown to be below {LAMBDA_LIMIT:g}"
+    return [f"variance over accumulated runs in units of that over {control} controls: {limits}, {close}"]
 
 
 def _divergence(compared: Comparison, seeds: int) -> list[str]:
     counts = {compared.reference: compared.diverged} | {arm.accum: arm.diverged for arm in compared.arms}
     if not any(counts.values()):
         return []
-    return [f"diverged of {seeds} seeds: " + ", ".join(f"{number} at k={k}" for k, number in sorted(counts.items()))]
+    words = f"diverged of {seeds} seeds: " + ", ".join(f"{number} at k={k}" for k, number in sorted(counts.items()))
+    found = [arm for arm in compared.arms if arm.divergence_p_holm <= ALPHA]
+    return [words, f"more or less often than k={compared.reference} at {arms_in_words(arm.accum for arm in found)}"] if found else [words]

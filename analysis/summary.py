@@ -3,33 +3,33 @@
 import math
 import textwrap
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 import pandas as pd
 
 from accum_sweeps.analysis.comparison import Arm, Comparison
-from accum_sweeps.analysis.verdict import Verdict, Verdicts, verdict
-from accum_sweeps.analysis.words import decimals, interval, plain, signed
+from accum_sweeps.analysis.component_tables import SetupComponents
+from accum_sweeps.analysis.judged import Judged
+from accum_sweeps.analysis.sentences import headline
+from accum_sweeps.analysis.verdict import Verdict, Verdicts
+from accum_sweeps.analysis.words import decimals, interval, percent, plain, signed
 
 WIDTH = 100
-RESPONSE = "eval_loss_final"
 
 
-def render(results: pd.DataFrame, reference: int | None = None, response: str = RESPONSE, margin: float | None = None) -> str:
-    """Final loss and paired difference by setup and k, one sentence a setup.
+def render(judged: Judged, older: int = 0) -> str:
+    """The opening response by setup and k with the verdict's sentence, then the verdicts on the other responses and the components.
 
-    ``results`` is a results table; ``reference``, ``response`` and ``margin`` as in :func:`accum_sweeps.analysis.verdict.verdict`.
     The intervals are 95 % t intervals of the mean paired difference, each by itself; sigma_tot is the SD over seeds of the
-    reference arm, and the intervals in its unit take the estimate as known.
+    reference arm, and the intervals in its unit take the estimate as known. ``older`` setups of earlier plans are not shown.
     """
-    current = of_newest_plan(results)
-    verdicts = verdict(current, response=response, reference=reference, margin=margin)
+    verdicts = judged.opening
     if not verdicts:
         return "No run to tell of yet."
     shared = Counter(each.setup for each in verdicts)
     names = [f"{each.setup} ({each.setup_id})" if shared[each.setup] > 1 else each.setup for each in verdicts]
-    blocks = [_block(name, each) for name, each in zip(names, verdicts, strict=True)]
-    older = results["setup_id"].nunique() - len(verdicts) if len(current) < len(results) else 0
+    components = judged.components[judged.judging.response]
+    blocks = [_block(name, each, parts, judged) for name, each, parts in zip(names, verdicts, components, strict=True)]
     last = [f"{older} setups of earlier plans of this sweep are in the results table and not shown here."] if older else []
     return "\n\n".join([_legend(verdicts), *blocks, *last])
 
@@ -48,14 +48,47 @@ def _legend(verdicts: Verdicts) -> str:
         f"arm (same seed) with its 95 % interval, in {verdicts[0].unit} and in sigma_tot, the SD over seeds of the reference arm. "
         "Each interval is one by itself; those in sigma_tot take its estimate as known."
     )
+    sources = dict.fromkeys(each.margin.source for each in verdicts if each.margin.value is not None)
+    words += f" Margin: {'; '.join(sources)}." if sources else ""
     return textwrap.fill(words, WIDTH)
 
 
-def _block(name: str, each: Verdict) -> str:
+def _block(name: str, each: Verdict, components: SetupComponents, judged: Judged) -> str:
     lines = textwrap.wrap(name, WIDTH) or [""]
     if each.compared is not None:
         lines += _table([_HEAD, *_rows(each.compared, each.unit)])
-    return "\n".join([*lines, *textwrap.wrap(f"-> {each.sentence}", WIDTH, initial_indent="  ", subsequent_indent="     ")])
+    lines += textwrap.wrap(f"-> {each.sentence}", WIDTH, initial_indent="  ", subsequent_indent="     ")
+    for words in (*_others(each, judged), *_weights(each, judged), *_components(components)):
+        lines += textwrap.wrap(words, WIDTH, initial_indent="     ", subsequent_indent="     ")
+    return "\n".join(lines)
+
+
+def _others(each: Verdict, judged: Judged) -> Iterator[str]:
+    """The verdicts on the setup's other responses, in a few words each."""
+    for response, verdicts in judged.verdicts.items():
+        found = next((v for v in verdicts if v.setup_id == each.setup_id), None)
+        if response != each.response and found is not None:
+            yield f"{response}: {headline(found.decision) if found.decision and not found.reasons else found.sentence}"
+
+
+def _weights(each: Verdict, judged: Judged) -> Iterator[str]:
+    """How far the final weights are from the reference arm's, in units of what rounding alone does."""
+    rows = judged.weights[(judged.weights["setup_id"] == each.setup_id) & (judged.weights["seeds"] > 1)]
+    if len(rows):
+        words = [f"{row.ratio:.2g} [{row.low:.2g}, {row.high:.2g}] at k={row.accum}" for row in rows.itertuples()]
+        yield f"distance of final weights in units of that of {rows['control'].iloc[0]} controls: {', '.join(words)}"
+
+
+def _components(components: SetupComponents) -> Iterator[str]:
+    found, (repeated, equal) = components.found, components.reruns
+    if found is None:
+        return
+    words = [f"seed {percent(found.seed.estimate, found.total.estimate)}", f"seed:k {percent(found.seed_k.estimate, found.total.estimate)}"]
+    if repeated == equal:
+        words += [f"reruns identical in {equal} of {repeated} cells"] if repeated else []
+    elif found.rerun is not None:
+        words.append(f"rerun {percent(found.rerun.estimate, found.total.estimate)}")
+    yield f"variance ({found.method}): {', '.join(words)}"
 
 
 _HEAD = ("k", "runs", "mean", "difference", "95 % interval", "in sigma_tot", "95 % interval")

@@ -1,30 +1,34 @@
-"""The verdict on a setup: did accumulation change the response, as far as these runs can tell?
+"""The verdict on a setup: did accumulation change the response, compared with rounding and with seeds?
 
-The rules that need rounding controls (lambda, ``indistinguishable``), the tests of divergence and the number of further seeds are
-not part of it; the sentence says what was not looked at.
+The statistics and the rules are in analysis.rules; here they meet tables, margins and words.
 """
 
-from dataclasses import dataclass, field
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 import pandas as pd
+from numpy.random import Generator
 
-from accum_sweeps.analysis.cells import Cells, setups
+from accum_sweeps.analysis.cells import KINDS, Cells, setups
 from accum_sweeps.analysis.comparison import Arm, Comparison, compare
-from accum_sweeps.analysis.rules import MIN_COMPLETE_SEEDS
+from accum_sweeps.analysis.margin import Margin, absolute_margin, margin_of_earlier_sweep, margin_of_reference_arm
+from accum_sweeps.analysis.obstacles import obstacles
+from accum_sweeps.analysis.paired import Floats, benjamini_hochberg
+from accum_sweeps.analysis.rules import Decision, Statistics, decide, measure
 from accum_sweeps.analysis.sentences import not_assessable, sentence
-from accum_sweeps.analysis.words import listed
-from accum_sweeps.plan.errors import UserError
-from accum_sweeps.record.events import DONE
+from accum_sweeps.plan.errors import UserError, one_of
 
-CODES = ("not_assessable", "effect", "negligible", "equivalent", "inconclusive")
+RESPONSE = "eval_loss_final"  # the verdict that opens a report
 
 
 @dataclass(frozen=True, kw_only=True)
 class Verdict:
-    """A setup's verdict for one response. ``code`` is one of CODES, ``sentence`` says it in words, ``reasons`` why it is not assessable.
+    """A setup's verdict for one response. ``code`` is one of rules.CODES, ``sentence`` says it in words.
 
-    ``compared`` is None if the reference arm is missing or alone. ``margin`` and all values are in ``unit``.
+    ``reasons`` say why it is not assessable. ``control`` is the kind of the rounding controls, empty without usable ones.
+    ``statistics``, ``decision`` and ``compared`` are None if the reference arm is missing or alone. ``q`` is the smallest adjusted p
+    value, adjusted again (Benjamini-Hochberg) over the setups that were judged together. The margin and all values are in ``unit``.
     """
 
     setup: str
@@ -35,16 +39,23 @@ class Verdict:
     code: str
     sentence: str
     reasons: tuple[str, ...]
-    margin: float | None
+    margin: Margin
+    control: str
+    statistics: Statistics | None
+    decision: Decision | None
     compared: Comparison | None
     cells: Cells = field(repr=False)
+    q: float = np.nan
 
     def to_frame(self) -> pd.DataFrame:
         """One row for each arm but the reference arm; shifts in ``unit``, columns ``*_sigma`` in units of sigma_tot."""
-        arms = self.compared.arms if self.compared else ()
-        return pd.DataFrame([self._row(arm) for arm in arms], columns=COLUMNS)
+        if self.compared is None or self.statistics is None or self.decision is None:
+            return pd.DataFrame(columns=COLUMNS)
+        rows = [self._row(arm, self.compared, self.statistics, self.decision) for arm in self.compared.arms]
+        return pd.DataFrame(rows, columns=COLUMNS)
 
-    def _row(self, arm: Arm) -> dict[str, object]:
+    def _row(self, arm: Arm, compared: Comparison, statistics: Statistics, decision: Decision) -> dict[str, object]:
+        dispersion, path = statistics.dispersion, statistics.path
         return {
             "setup": self.setup,
             "setup_id": self.setup_id,
@@ -63,19 +74,33 @@ class Verdict:
             "shift_sigma_low": arm.in_sigma[1],
             "shift_sigma_high": arm.in_sigma[2],
             "difference_sd": arm.shift.sd,
-            "p": arm.shift.p,
+            "p": arm.p,
             "p_holm": arm.p_holm,
-            "sigma_tot": self.compared.sigma_tot if self.compared else np.nan,
-            "margin": np.nan if self.margin is None else self.margin,
+            "sigma_tot": compared.sigma_tot,
+            "margin": np.nan if self.margin.value is None else self.margin.value,
+            "margin_source": self.margin.source,
             "tost_p": arm.tost_p,
             "difference_sd_upper": arm.sd_upper,
+            "control": self.control,
+            "lambda": dispersion.ratio if dispersion else np.nan,
+            "lambda_low": dispersion.low if dispersion else np.nan,
+            "lambda_high": dispersion.high if dispersion else np.nan,
+            "lambda_upper": dispersion.upper if dispersion else np.nan,
+            "lambda_p_holm": decision.dispersion_p if dispersion and dispersion.is_assessable else np.nan,
+            "divergence_p_holm": arm.divergence_p_holm,
+            "path_sd": np.sqrt(path.value),
+            "path_share": decision.path_share,
+            "more_seeds": np.nan if decision.more_seeds is None else decision.more_seeds,
+            "q": self.q,
         }
 
 
 COLUMNS = [
     *("setup", "setup_id", "response", "unit", "code", "reference", "accum", "finished", "diverged", "pairs"),
     *("shift", "shift_low", "shift_high", "shift_sigma", "shift_sigma_low", "shift_sigma_high", "difference_sd", "p", "p_holm"),
-    *("sigma_tot", "margin", "tost_p", "difference_sd_upper"),
+    *("sigma_tot", "margin", "margin_source", "tost_p", "difference_sd_upper"),
+    *("control", "lambda", "lambda_low", "lambda_high", "lambda_upper", "lambda_p_holm", "divergence_p_holm"),
+    *("path_sd", "path_share", "more_seeds", "q"),
 ]
 
 
@@ -94,22 +119,38 @@ class Verdicts(tuple[Verdict, ...]):
 
 
 def verdict(
-    results: pd.DataFrame, *, response: str = "eval_loss_final", reference: int | None = None, margin: float | None = None
+    results: pd.DataFrame,
+    *,
+    response: str = RESPONSE,
+    reference: int | None = None,
+    margin: float | Margin | None = None,
+    earlier: pd.DataFrame | None = None,
+    control: str | None = None,
+    sign_flip: bool = False,
+    generator: Generator | None = None,
 ) -> Verdicts:
     """The verdict on each setup of a results table.
 
     ``reference`` is the accumulation factor that others are compared with, by default the smallest of each setup. ``margin`` is
     the largest shift that does not matter, in the response's unit (nats for a loss; a perplexity is taken as its logarithm); without
-    it no equivalence is judged. Raises UserError for a missing column or a value that cannot be.
+    it the margin comes from ``earlier``, the results table of an earlier sweep of the same setups with other seeds, else from the
+    spread of the reference arm itself (five seeds or more). ``control`` names the kind of rounding controls, by default the one with
+    most finished runs. ``sign_flip`` replaces the paired t tests; beyond 16 seeds it needs the ``generator``. Raises UserError for a
+    missing column or a value that cannot be.
     """
-    if margin is not None and not 0 < margin < np.inf:
-        raise UserError(f"margin={margin!r}: must be above 0 and finite, in the response's unit")
+    if isinstance(margin, (int, float)):
+        margin = absolute_margin(margin)
+    if control is not None and control not in KINDS:
+        raise UserError(f"control={control!r}: {one_of(control, KINDS)}")
     table, unit = in_unit(results, response)
-    controlled = set(table.loc[table["control"] != "none", "setup_id"]) if "control" in table else set()
-    return Verdicts(
-        judge(cells, response=response, unit=unit, reference=reference, margin=margin, has_controls=cells.setup_id in controlled)
-        for cells in setups(table, response)
-    )
+    before = {} if earlier is None else {cells.setup_id: cells for cells in setups(in_unit(earlier, response)[0], response)}
+    found = []
+    for cells in setups(table, response):
+        chosen = min(cells.accum) if reference is None else reference
+        given = margin or _margin(cells, chosen, None if earlier is None else before)
+        found.append(judge(cells, chosen, given, response=response, unit=unit, control=control, sign_flip=sign_flip, generator=generator))
+    q = benjamini_hochberg([np.nan if each.decision is None else each.decision.smallest_p for each in found])
+    return Verdicts(replace(each, q=float(value)) for each, value in zip(found, q, strict=True))
 
 
 def in_unit(results: pd.DataFrame, response: str) -> tuple[pd.DataFrame, str]:
@@ -121,63 +162,71 @@ def in_unit(results: pd.DataFrame, response: str) -> tuple[pd.DataFrame, str]:
     return results, "nats" if "loss" in response else units.get(response, f"units of {response}")
 
 
+def _margin(cells: Cells, reference: int, before: Mapping[str, Cells] | None) -> Margin:
+    """Where none is given: from the same setup of an earlier sweep, or from the reference arm."""
+    if before is None:
+        return margin_of_reference_arm(_arm(cells, reference))
+    earlier = before.get(cells.setup_id)
+    if earlier is None:
+        return Margin(value=None, source="no margin: the earlier sweep has no run of this setup")
+    return margin_of_earlier_sweep(_arm(earlier, reference), earlier.seeds, cells.seeds)
+
+
+def _arm(cells: Cells, k: int) -> Floats:
+    return cells.y[:, cells.accum.index(k)] if k in cells.accum else np.empty(0)
+
+
 def judge(
-    cells: Cells, *, response: str, unit: str, reference: int | None = None, margin: float | None = None, has_controls: bool = False
+    cells: Cells,
+    reference: int,
+    margin: Margin,
+    *,
+    response: str,
+    unit: str,
+    control: str | None = None,
+    sign_flip: bool = False,
+    generator: Generator | None = None,
 ) -> Verdict:
     """The verdict on one setup."""
-    chosen = min(cells.accum) if reference is None else reference
-    compared = compare(cells, chosen, margin) if chosen in cells.accum and len(cells.accum) > 1 else None
-    reasons = tuple(_obstacles(cells, chosen))
-    code = "not_assessable" if reasons or compared is None else _code(compared)
-    words = not_assessable(reasons) if compared is None or reasons else sentence(code, compared, cells, unit, margin, has_controls)
+    reasons = obstacles(cells, reference)
+    kind = _control(cells, control)
+    statistics = decision = compared = None
+    if reference in cells.accum and len(cells.accum) > 1:
+        statistics = measure(
+            cells.y,
+            cells.accum.index(reference),
+            margin,
+            controls=cells.controls.get(kind),
+            diverged=cells.outcome == "diverged",
+            sign_flip=sign_flip and not reasons,
+            generator=generator,
+        )
+        decision = decide(statistics)
+        compared = compare(cells, reference, statistics, decision)
+    if compared is None or statistics is None or decision is None or reasons:
+        code, words = "not_assessable", not_assessable(reasons)
+    else:
+        code, words = decision.code, sentence(compared, statistics, decision, cells, unit, kind)
     return Verdict(
         setup=cells.setup,
         setup_id=cells.setup_id,
         response=response,
         unit=unit,
-        reference=chosen,
+        reference=reference,
         code=code,
         sentence=words,
         reasons=reasons,
         margin=margin,
+        control=kind,
+        statistics=statistics,
+        decision=decision,
         compared=compared,
         cells=cells,
     )
 
 
-def _obstacles(cells: Cells, reference: int) -> list[str]:
-    """Why the setup cannot be judged: what is missing, by arm and by seed."""
-    if reference not in cells.accum:
-        return [f"no run at the reference k={reference} (there are k={listed(cells.accum)})"]
-    if len(cells.accum) == 1:
-        return [f"all runs have k={reference}, there is nothing to compare"]
-    reasons = []
-    for k, finished, outcomes in zip(cells.accum, cells.count("finished"), cells.outcome.T, strict=True):
-        if finished == 0:
-            words, numbers = np.unique(outcomes, return_counts=True)
-            reasons.append(f"k={k} has no finished run ({', '.join(f'{n} {word}' for word, n in zip(words, numbers, strict=True))})")
-    complete = int(cells.complete.sum())
-    if complete < MIN_COMPLETE_SEEDS:
-        reasons.append(f"{complete} complete seeds of {len(cells.seeds)}, at least {MIN_COMPLETE_SEEDS} are needed{_gaps(cells)}")
-    return reasons
-
-
-def _gaps(cells: Cells, most: int = 3) -> str:
-    gaps = [
-        f"seed {seed} k={k} {outcome}"
-        for seed, outcomes in zip(cells.seeds, cells.outcome, strict=True)
-        for k, outcome in zip(cells.accum, outcomes, strict=True)
-        if outcome not in DONE
-    ]
-    shown = gaps[:most] + ([f"{len(gaps) - most} more"] if len(gaps) > most else [])
-    return f" ({', '.join(shown)})" if shown else ""
-
-
-def _code(compared: Comparison) -> str:
-    is_detected = any(arm.is_detected for arm in compared.arms)
-    # Divergence is not tested here, so a setup with diverged runs is never called equivalent.
-    has_diverged = compared.diverged > 0 or any(arm.diverged for arm in compared.arms)
-    holds = not has_diverged and all(arm.is_equivalent for arm in compared.arms)
-    if is_detected:
-        return "negligible" if holds else "effect"
-    return "equivalent" if holds else "inconclusive"
+def _control(cells: Cells, wanted: str | None) -> str:
+    """The kind of controls to take: kinds are never mixed in one variance. Of equally many the first of KINDS."""
+    if wanted is not None:
+        return wanted if wanted in cells.controls else ""
+    return max(cells.controls, key=lambda kind: int(np.isfinite(cells.controls[kind]).sum()), default="")

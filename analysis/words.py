@@ -52,3 +52,11 @@ def listed(words: Iterable[object]) -> str:
 def arms(accum: Iterable[int]) -> str:
     """``k=2, 4 and 8``."""
     return f"k={listed(accum)}"
+
+
+def percent(part: float, total: float) -> str:
+    """``part`` of ``total`` in per cent with two significant digits; ``?`` where there is no total."""
+    if not total > 0:
+        return "?"
+    share = 100 * part / total
+    return f"{share:.2g} %" if share < 99.5 else f"{share:.0f} %"

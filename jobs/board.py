@@ -26,6 +26,17 @@ class Running:
     values: dict[str, float] = field(default_factory=dict)
 
 
+@dataclass(frozen=True)
+class Spent:
+    """``seconds`` that one worker took for so many ``runs``, a part of one where it was begun or continued."""
+
+    seconds: float = 0.0
+    runs: float = 0.0
+
+    def __add__(self, other: "Spent") -> "Spent":
+        return Spent(self.seconds + other.seconds, self.runs + other.runs)
+
+
 @dataclass
 class Board:
     """Statuses by run_id, running runs by worker name, notes for people in the order in which they came."""
@@ -38,8 +49,7 @@ class Board:
     slots: dict[str, str] = field(default_factory=dict)
     waiting: dict[str, str] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
-    began: float = field(default_factory=time.monotonic)
-    steps_done: int = 0
+    spent: dict[int, Spent] = field(default_factory=dict)  # by setup: on the runs of this command that are over
 
     def counts(self) -> dict[str, int]:
         """Runs by status."""
@@ -84,7 +94,7 @@ class Board:
         self.running[worker] = Running(event["run"], event["attempt"], event["env_id"], event["time"] / 1000, worker, slot)
 
     def _on_ended(self, worker: str, event: dict[str, Any]) -> None:
-        env_id = self._leave(worker)
+        env_id = self._leave(worker, event["time"] / 1000)
         self.status[event["run"]] = "planned" if event["status"] == "released" else event["status"]
         if event["status"] == "failed":
             self.reasons[event["run"]] = event["error"]
@@ -108,14 +118,23 @@ class Board:
         self.running.pop(worker, None)
         self.waiting.pop(worker, None)
 
-    def _leave(self, worker: str) -> str:
+    def _leave(self, worker: str, now: float) -> str:
         """The worker's run is over; returns the environment it ran in."""
         running = self.running.pop(worker, None)
         if running is None:
             return ""
-        setup = self.plan.setups[self.plan.by_id[running.run_id].setup]
-        self.steps_done += setup.steps - (running.first_step or 0)
+        setup = self._setup(running)
+        running.step = self.plan.setups[setup].steps
+        self.spent[setup] = self.spent.get(setup, Spent()) + self._spent(running, now)
         return running.env_id
+
+    def _setup(self, running: Running) -> int:
+        return self.plan.by_id[running.run_id].setup
+
+    def _spent(self, running: Running, now: float) -> Spent:
+        """So far, by the steps done; nothing before the first one, when a run has only read its data."""
+        steps = running.step - (running.first_step or 0)
+        return Spent(now - running.since, steps / self.plan.setups[self._setup(running)].steps) if steps > 0 else Spent()
 
     def note(self, text: str) -> None:
         """Something that a person should know; each text once."""
@@ -140,11 +159,24 @@ class Board:
             if attempt.points:
                 running.values = attempt.points[-1].values
 
-    def remaining_s(self) -> float | None:
-        """Estimated seconds to the end, from the optimizer steps done by this command so far; None while that says nothing."""
-        steps = [setup.steps for setup in self.plan.setups]
-        left = sum(steps[run.setup] for run in self.plan.runs if self.status[run.run_id] in ("planned", "running", "lost"))
-        here = sum(r.step - (r.first_step or 0) for r in self.running.values())
-        left -= sum(running.step for running in self.running.values())
-        done, elapsed = self.steps_done + here, time.monotonic() - self.began
-        return left * elapsed / done if done > 0 else None
+    def remaining_s(self, now: float | None = None) -> float | None:
+        """Estimated seconds to the end; None while nothing was done yet. ``now``: seconds since the epoch.
+
+        From the time that the setup's own runs took here, or, for a setup without any, from that of all runs: a step of one setup may
+        take a thousand times as long as a step of another.
+        """
+        now = time.time() if now is None else now
+        spent, left = dict(self.spent), collections.Counter[int]()
+        for run in self.plan.runs:
+            left[run.setup] += self.status[run.run_id] in ("planned", "running", "lost")
+        to_do = {setup: float(number) for setup, number in left.items()}
+        for running in self.running.values():
+            setup = self._setup(running)
+            spent[setup] = spent.get(setup, Spent()) + self._spent(running, now)
+            to_do[setup] -= running.step / self.plan.setups[setup].steps
+        total = sum(spent.values(), Spent())
+        if not total.runs:
+            return None
+        known = {setup: each if each.runs else total for setup, each in spent.items()}
+        seconds = sum(number * known.get(setup, total).seconds / known.get(setup, total).runs for setup, number in to_do.items())
+        return seconds / max(1, len(self.running))

@@ -8,9 +8,10 @@ from typing import Any, NoReturn
 
 from omegaconf import OmegaConf
 
-from accum_sweeps.plan import tracking
+from accum_sweeps.plan import judging, tracking
 from accum_sweeps.plan.compose import Composer, find_groups
 from accum_sweeps.plan.definition import GRID_KEYS, Edits, make_grid
+from accum_sweeps.plan.design import Design, read_design
 from accum_sweeps.plan.errors import ConfigError, one_of
 from accum_sweeps.plan.grid import Grid
 from accum_sweeps.plan.names import PAGES, REUSE, check_sweep_name
@@ -19,8 +20,8 @@ from accum_sweeps.plan.pairs import read_pairs
 from accum_sweeps.plan.spec import RUN_KEYS, SETUP_KEYS
 
 ACTIONS = ("run", "plan", "status", "report", "sync", "cancel", "list", "prune")
-SERVICE_KEYS = ("action", "root", "sweep", "reuse", "analysis", "launcher", "tracking")
-ANALYSIS_KEYS = ("reference", "compare", "page")
+SERVICE_KEYS = ("action", "root", "sweep", "reuse", "design", "analysis", "launcher", "tracking")
+ANALYSIS_KEYS = (*judging.KEYS, "compare", "page")
 NO_AXES = ("launcher", "tracking", "grid")  # groups that decide no number
 
 
@@ -28,7 +29,7 @@ NO_AXES = ("launcher", "tracking", "grid")  # groups that decide no number
 class Config:
     """One command, checked. ``launcher`` holds plain values that the launcher itself checks.
 
-    ``root`` is absolute. ``reference`` is the reference arm's accumulation factor, None for the smallest. ``compare``
+    ``root`` is absolute. ``design`` adds runs to those of ``grid``; ``judging`` says how they are judged. ``compare``
     holds pairs of cells, each {left, right} with values of keys; ``page`` is the study that a page is written for. ``tracking``
     is {kind, uri, experiment} with an absolute URI (None for kind none). ``base`` is the specification before any axis,
     as plain nested values; keys that are still to be given are left out. ``notices`` are to be printed.
@@ -38,7 +39,8 @@ class Config:
     root: Path
     sweep: str
     reuse: str
-    reference: int | None
+    design: Design
+    judging: judging.Judging
     compare: tuple[Mapping[str, Any], ...]
     page: str | None
     launcher: Mapping[str, Any]
@@ -52,13 +54,18 @@ class Config:
     def to_dict(self) -> dict[str, Any]:
         """The configuration as plain values under the keys of the command line, the command line's axes included."""
         service = {"action": self.action, "root": str(self.root), "sweep": self.sweep, "reuse": self.reuse}
-        places = {"analysis": self._analysis(), "launcher": dict(self.launcher), "tracking": dict(self.tracking)}
+        places = {
+            "design": self.design.to_dict(),
+            "analysis": self._analysis(),
+            "launcher": dict(self.launcher),
+            "tracking": dict(self.tracking),
+        }
         grid = self.grid.definition
         axes = {} if "grids" in grid else {"axes": self.grid.axes}
         return {**service, **places, **self.base, **grid, **axes}
 
     def _analysis(self) -> dict[str, Any]:
-        return {"reference": self.reference, "compare": list(self.compare), "page": self.page}
+        return {**self.judging.to_dict(), "compare": list(self.compare), "page": self.page}
 
     def to_yaml(self) -> str:
         """:meth:`to_dict` as YAML."""
@@ -84,7 +91,8 @@ def read_config(overrides: Sequence[str], config_dirs: Sequence[Path] = ()) -> C
         root=root,
         sweep=_sweep(values["sweep"], grid_name),
         reuse=_choice("reuse", values["reuse"], REUSE),
-        reference=_reference(analysis, grid),
+        design=read_design(values["design"]),
+        judging=judging.read_judging(analysis, grid.axes.get("accum")),
         compare=read_pairs(analysis.get("compare")),
         page=None if analysis.get("page") is None else _choice("analysis.page", analysis["page"], PAGES),
         launcher=_mapping("launcher", values["launcher"]),
@@ -154,15 +162,3 @@ def _analysis(values: Any) -> dict[str, Any]:
         if key not in ANALYSIS_KEYS:
             raise ConfigError(f"analysis.{key}", analysis[key], f"there is no such key; {one_of(key, ANALYSIS_KEYS)}")
     return analysis
-
-
-def _reference(analysis: Mapping[str, Any], grid: Grid) -> int | None:
-    reference = analysis.get("reference")
-    if reference is None:
-        return None
-    if isinstance(reference, bool) or not isinstance(reference, int) or reference < 1:
-        raise ConfigError("analysis.reference", reference, "must be an accumulation factor of the grid, or null for its smallest")
-    arms = grid.axes.get("accum")
-    if arms and reference not in arms:
-        raise ConfigError("analysis.reference", reference, f"must be one of the accumulation factors of the grid: {arms}")
-    return reference

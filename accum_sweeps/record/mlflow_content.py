@@ -161,8 +161,8 @@ def note(plan: Plan, counts: Counter[str], verdict: str) -> str:
 
 
 def _grid_lines(header: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
-    for key in ("grid", "reference", "cwd"):
-        if header.get(key) is not None:
+    for key in ("grid", "design", "judging", "cwd"):
+        if header.get(key):
             yield key, f"`{_in_words(header[key])}`"
     axes = header.get("axes")
     for name, values in axes.items() if isinstance(axes, Mapping) else ():

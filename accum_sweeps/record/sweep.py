@@ -22,7 +22,15 @@ from accum_sweeps.record.events import now_ms
 from accum_sweeps.record.files import create_exclusive, whole_lines, write_text
 from accum_sweeps.record.store import RootDir
 
-PLANNED = ("grid", "definition", "axes", "reference", "compare", "page")  # of a plan's header: what makes another plan of the same runs
+PLANNED = (
+    "grid",
+    "definition",
+    "axes",
+    "design",
+    "judging",
+    "compare",
+    "page",
+)  # of a plan's header: what makes another plan of the same runs
 
 
 class PlannedRun(NamedTuple):
@@ -41,7 +49,7 @@ class PlannedRun(NamedTuple):
 
 @dataclass(frozen=True)
 class Plan:
-    """One revision of a sweep's plan. ``labels`` name the setups; ``header`` keeps command, grid, axes, reference, cwd."""
+    """One revision of a sweep's plan. ``labels`` name the setups; ``header`` keeps command, grid, axes, design, judging, cwd."""
 
     revision: int
     header: Mapping[str, Any]

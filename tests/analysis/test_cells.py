@@ -54,9 +54,34 @@ def test_a_diverged_replicate_makes_the_cell_diverged() -> None:
     assert only(frame).outcome.tolist() == [["diverged"]] and np.isnan(only(frame).y).all()
 
 
-def test_controls_are_no_replicates() -> None:
-    frame = pd.concat([table({1: [1.0]}, control="none"), table({1: [9.0]}, control="ulp_weights")])
-    assert only(frame).y.tolist() == [[1.0]]
+def test_of_cells_with_different_numbers_of_replicates_the_first_one_counts() -> None:
+    """A mean of two values has half the variance of one value: they cannot be compared as equals."""
+    frame = pd.concat([table({1: [1.0, 3.0], 2: [1.5, 3.5]}, replicate=0), table({1: [2.0]}, replicate=1)])
+    for rows in (frame, frame.iloc[::-1]):
+        cells = only(rows)
+        assert cells.y.tolist() == [[1.0, 1.5], [3.0, 3.5]]
+        assert sorted(cells.replicates.value.tolist()) == [1.0, 1.5, 2.0, 3.0, 3.5] and cells.replicates.reruns() == (1, 0)
+    same = pd.concat([frame, table({2: [1.5]}, replicate=1)])
+    assert only(same).replicates.reruns() == (2, 1)
+
+
+def test_controls_are_no_replicates_and_stand_by_kind_beside_their_cells() -> None:
+    frame = pd.concat(
+        [
+            table({1: [1.0, 2.0], 2: [1.1, 2.1]}, control="none"),
+            table({2: [9.0, "failed"]}, control="ulp_weights"),
+            table({2: ["diverged", "planned"]}, control="permute"),
+        ]
+    )
+    cells = only(frame)
+    assert cells.y.tolist() == [[1.0, 1.1], [2.0, 2.1]] and len(cells.replicates.value) == 4
+    assert list(cells.controls) == ["ulp_weights"]
+    np.testing.assert_array_equal(cells.controls["ulp_weights"], [[np.nan, 9.0], [np.nan, np.nan]])
+
+
+def test_controls_of_another_environment_are_not_taken() -> None:
+    frame = pd.concat([table({1: [1.0], 2: [1.1]}, env_id="a", control="none"), table({2: [9.0]}, env_id="b", control="regroup")])
+    assert only(frame).controls == {} and only(frame).mixed == ()
 
 
 def test_a_finished_run_without_the_response_is_no_value() -> None:

@@ -230,9 +230,13 @@ def test_identical_reruns_are_a_component_of_exactly_zero_and_no_test() -> None:
     assert repeated.seed == alone.seed and repeated.seed_k == alone.seed_k and repeated.total == alone.total
     assert alone.seed_k.interval == pytest.approx(variance_interval(two_way(single).interaction), rel=1e-12)
     seed, k, _ = (labels.ravel()[1:] for labels in np.indices((5, 4, 3)))
-    missing = seed_components(np.repeat(single, 3, axis=2).ravel()[1:], seed, k)
+    some = seed_components(np.repeat(single, 3, axis=2).ravel()[1:], seed, k)
+    assert some.method == "closed forms" and some.rerun == repeated.rerun and some.seed == alone.seed and some.seed_k == alone.seed_k
+    seed, k, _ = (labels.ravel()[3:] for labels in np.indices((5, 4, 3)))
+    missing = seed_components(np.repeat(single, 3, axis=2).ravel()[3:], seed, k)
     assert missing.method == "REML" and missing.rerun is not None and missing.rerun.estimate == 0.0
-    assert missing.seed_k.estimate == pytest.approx(alone.seed_k.estimate, rel=1e-6)
+    lone = seed_components(single.ravel()[1:], *(labels.ravel()[1:] for labels in np.indices((5, 4))))
+    assert missing.seed_k.estimate == pytest.approx(lone.seed_k.estimate, rel=1e-9) and lone.rerun is None
 
 
 def test_equal_responses_have_components_of_exactly_zero() -> None:

@@ -5,11 +5,19 @@ import re
 import numpy as np
 import pandas as pd
 
-from accum_sweeps.analysis.summary import render
+from accum_sweeps.analysis import summary
+from accum_sweeps.analysis.judged import judge_table
+from accum_sweeps.plan.judging import Judging
 from tests.analysis.roots import table
 
 BASE = 2.0 + np.array([0.00, 0.03, -0.02, 0.01, 0.05])
 NOISE = 1e-3 * np.array([0.3, -0.5, 0.1, 0.4, -0.3])
+
+
+def render(frame: pd.DataFrame, reference: int | None = None) -> str:
+    newest = summary.of_newest_plan(frame)
+    older = frame["setup_id"].nunique() - newest["setup_id"].nunique()
+    return summary.render(judge_table(newest, Judging(reference=reference)), older)
 
 
 def two_setups() -> pd.DataFrame:
@@ -20,15 +28,19 @@ def two_setups() -> pd.DataFrame:
 
 def test_the_whole_text_of_a_small_sweep() -> None:
     text = render(two_setups().query("setup_id == 'lm-tiny adamw fp32'"))
-    assert text.splitlines()[4:] == [
+    assert text.splitlines()[3:] == [
+        "Margin: 0.5 x the lower 95 % limit of the SD of the reference arm (5 seeds).",
+        "",
         "lm-tiny adamw fp32",
         "   k  runs   mean  difference         95 % interval  in sigma_tot     95 % interval",
         "   1     5  2.014   reference  sigma_tot 0.027 nats",
         "   2     5  2.014     0.00000  [-0.00048, +0.00048]         0.000  [-0.018, +0.018]",
         "  16     5  2.014           0                [0, 0]             0            [0, 0]",
-        "  -> exactly the value of k=1 at k=16 in all 5 pairs of runs; no shift detected at k=2; the 95 %",
-        "     intervals, each by itself, exclude shifts beyond 0.018 sigma_tot as estimated (0.00049 nats);",
-        "     equivalence not judged (no margin); rounding not assessed (no controls)",
+        "  -> equivalent within margin: exactly the value of k=1 at k=16 in all 5 pairs of runs; no shift",
+        "     detected at k=2; the 95 % intervals, each by itself, exclude shifts beyond 0.018 sigma_tot as",
+        "     estimated (0.00049 nats); every shift within the margin of 0.0088 nats; rounding not assessed",
+        "     (no controls)",
+        "     variance (closed forms): seed 100 %, seed:k 0.0069 %",
     ]
 
 

@@ -3,16 +3,15 @@
 import io
 import os
 import pty
-import time
 from pathlib import Path
 
 import pytest
 
 from accum_sweeps.jobs.board import Board
-from accum_sweeps.jobs.progress import FIRST_LINE_S, Lines, duration, running_lines, shown_progress, summary, table
+from accum_sweeps.jobs.progress import FIRST_LINE_S, Lines, duration, running_lines, shown_progress, table
 from tests.jobs.sweeps import make_sweep, seeds
 
-ENV = "e" * 12
+ENV, NOW = "e" * 12, 1_000_000
 
 
 @pytest.fixture
@@ -29,10 +28,12 @@ def board(tmp_path: Path) -> Board:
             writer.metrics(step, {"train_loss": 1 / step})
     for worker, run_id in (("w1", ids[0]), ("w2", ids[1])):
         board.apply(worker, {"event": "slot", "slot": f"core {worker[1]}", "time": 0})
-        board.apply(worker, {"event": "claimed", "run": run_id, "attempt": 1, "env_id": ENV, "time": 0})
-    board.apply("w1", {"event": "ended", "run": ids[0], "attempt": 1, "status": "finished", "error": ""})
-    board.apply("w3", {"event": "claimed", "run": ids[4], "attempt": 1, "env_id": ENV, "time": 0})
-    board.apply("w3", {"event": "ended", "run": ids[4], "attempt": 1, "status": "failed", "error": "ValueError: no"})
+        board.apply(worker, {"event": "claimed", "run": run_id, "attempt": 1, "env_id": ENV, "time": NOW * 1000})
+    board.apply("w1", {"event": "ended", "run": ids[0], "attempt": 1, "status": "finished", "error": "", "time": (NOW + 20) * 1000})
+    board.apply("w3", {"event": "claimed", "run": ids[4], "attempt": 1, "env_id": ENV, "time": NOW * 1000})
+    board.apply(
+        "w3", {"event": "ended", "run": ids[4], "attempt": 1, "status": "failed", "error": "ValueError: no", "time": (NOW + 2) * 1000}
+    )
     board.refresh_running()
     return board
 
@@ -49,16 +50,30 @@ def test_a_line_says_what_is_waited_for_when_nothing_runs(board: Board) -> None:
     stream = io.StringIO()
     Lines(stream)(board)
     assert "waiting" not in stream.getvalue(), "another worker is at work"
-    board.apply("w2", {"event": "ended", "run": board.plan.runs[1].run_id, "attempt": 1, "status": "finished", "error": ""})
+    board.apply(
+        "w2",
+        {"event": "ended", "run": board.plan.runs[1].run_id, "attempt": 1, "status": "finished", "error": "", "time": (NOW + 9) * 1000},
+    )
     Lines(stream)(board)
     assert stream.getvalue().splitlines()[-1].endswith("; waiting: no free core")
 
 
-def test_time_left_comes_from_the_steps_done(board: Board) -> None:
-    board.began = time.monotonic() - 25
-    # 10 + 10 steps of ended runs and 5 of the running one in 25 s; 30 planned and 5 begun steps are left.
-    assert board.remaining_s() == pytest.approx(35, rel=1e-3)
-    assert summary(board).startswith("1 of 6 runs done, 1 running, 1 failed; about 35 s left")
+def test_time_left_comes_from_the_runs_of_each_setup(board: Board) -> None:
+    # fp32: a run took 20 s, half of another 10 s, so that 2.5 runs are left; fp64: one took 2 s, one is left. One worker is at work.
+    assert board.remaining_s(now=NOW + 10) == pytest.approx(2.5 * 20 + 2, rel=1e-9)
+    # A setup without a run so far is taken for as long as the others' runs on average.
+    board.spent.pop(1)
+    assert board.remaining_s(now=NOW + 10) == pytest.approx(3.5 * 20, rel=1e-9)
+
+
+def test_short_steps_of_one_setup_say_nothing_of_the_steps_of_another(tmp_path: Path) -> None:
+    root, _, plan = make_sweep(tmp_path / "root", [*seeds(2, steps=1), *seeds(2, dtype="fp64", steps=1000)])
+    board = Board(root, plan, status={run.run_id: "planned" for run in plan.runs})
+    first = plan.runs[0].run_id
+    board.apply("w1", {"event": "claimed", "run": first, "attempt": 1, "env_id": ENV, "time": 0})
+    assert board.remaining_s(now=5) is None
+    board.apply("w1", {"event": "ended", "run": first, "attempt": 1, "status": "finished", "error": "", "time": 10_000})
+    assert board.remaining_s(now=10) == pytest.approx(3 * 10)
 
 
 def test_a_failure_is_said_at_once_with_its_log_and_counts_at_growing_intervals(board: Board) -> None:

@@ -137,7 +137,7 @@ def test_bare_key_of_a_group_is_completed() -> None:
             r"Could not find 'optimizer/adamm'\n  Available options in 'optimizer':\n  adam\n  adamw\n  muon\n  sgd$",
         ),
         (
-            "defaults: [adamw, _self_]\naxes: {seed: [1]}\n",
+            "defaults: [sgd, _self_]\naxes: {seed: [1]}\n",
             r"A list cannot replace an inherited range: write \{range: null, values: ",
         ),
         ("- 1\n", r"mine"),
@@ -150,7 +150,7 @@ def test_broken_grid_files_are_reported_by_name(tmp_path: Path, text: str, words
 
 
 def test_grid_can_extend_another(tmp_path: Path) -> None:
-    text = "# @package _global_\ndefaults: [adamw, _self_]\naxes: {seed: {range: null, values: [3, 5]}, accum: [1, 2], steps: [10]}\n"
+    text = "# @package _global_\ndefaults: [sgd, _self_]\naxes: {seed: {range: null, values: [3, 5]}, accum: [1, 2], steps: [10]}\n"
     values = composer("grid=mine", folder=write(tmp_path, "grid/mine", text)).base.values
     assert list(values["axes"]) == ["seed", "dtype", "model.norm", "accum", "steps"]
     assert (values["axes"]["seed"], values["axes"]["accum"]) == ({"range": None, "values": [3, 5]}, [1, 2])

@@ -9,12 +9,13 @@ from accum_sweeps.jobs.resources import Resources, read_resources
 from accum_sweeps.plan.compose import find_groups, shipped_folder
 from accum_sweeps.plan.config import read_config
 from accum_sweeps.plan.errors import UserError
+from accum_sweeps.plan.judging import Judging
 from accum_sweeps.plan.labels import setup_labels
 from accum_sweeps.plan.setting import names
 from accum_sweeps.plan.spec import RUN_KEYS, SETUP_KEYS, RunSpec
 from tests.plan.test_compose import write
 
-ADAMW = {"seed": 8, "dtype": 2, "model.norm": 2, "accum": 4}
+SGD = {"seed": 8, "dtype": 2, "model.norm": 2, "accum": 4}
 
 
 def runs(*overrides: str) -> list[RunSpec]:
@@ -25,7 +26,11 @@ def runs(*overrides: str) -> list[RunSpec]:
 def test_plain_command_is_one_run_of_the_defaults(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     config = read_config([])
-    assert (config.action, config.sweep, config.reuse, config.reference, config.grid_name) == ("run", "default", "strict", None, None)
+    assert (config.action, config.sweep, config.reuse, config.judging, config.grid_name) == (
+        *("run", "default", "strict"),
+        Judging(),
+        None,
+    )
     assert config.root == tmp_path / "sweeps"
     assert config.tracking == {"kind": "sqlite", "uri": f"sqlite:///{tmp_path}/sweeps/mlflow.db", "experiment": "accum_sweeps"}
     assert set(config.base) == {*SETUP_KEYS, *RUN_KEYS}
@@ -33,14 +38,14 @@ def test_plain_command_is_one_run_of_the_defaults(tmp_path: Path, monkeypatch: p
     assert config.notices == ()
 
 
-@pytest.mark.parametrize("text", ["+grid=adamw", "grid=adamw"])
+@pytest.mark.parametrize("text", ["+grid=sgd", "grid=sgd"])
 def test_grid_names_the_sweep_and_expands_in_order(text: str) -> None:
     config = read_config([text])
-    assert (config.sweep, config.grid_name) == ("adamw", "adamw")
+    assert (config.sweep, config.grid_name) == ("sgd", "sgd")
     made = list(config.grid.expand())
     assert len(made) == 128
     assert [(r.seed, r.setup.dtype, r.accum) for r in made[:5]] == [(0, "fp32", k) for k in (1, 2, 4, 8)] + [(0, "fp32", 1)]
-    assert {name: len(values) for name, values in config.grid.axes.items()} == ADAMW
+    assert {name: len(values) for name, values in config.grid.axes.items()} == SGD
     assert {name: set(values.values()) for name, values in config.grid.counts().items()} == {
         "seed": {16},
         "dtype": {64},
@@ -50,7 +55,7 @@ def test_grid_names_the_sweep_and_expands_in_order(text: str) -> None:
 
 
 def test_axes_of_the_command_line_replace_and_add() -> None:
-    config = read_config(["+grid=adamw", "axes={accum:[1,16],model.norm:[rmsnorm,none],seed:{range:3},steps:[20,30]}"])
+    config = read_config(["+grid=sgd", "axes={accum:[1,16],model.norm:[rmsnorm,none],seed:{range:3},steps:[20,30]}"])
     made = list(config.grid.expand())
     assert len(made) == 3 * 2 * 2 * 2 * 2
     assert {run.accum for run in made} == {1, 16}
@@ -67,7 +72,7 @@ def test_axes_need_no_grid() -> None:
 
 
 def test_plain_override_reduces_the_axis_and_says_so() -> None:
-    config = read_config(["+grid=adamw", "seed=3", "dtype=bf16", "model.norm=none"])
+    config = read_config(["+grid=sgd", "seed=3", "dtype=bf16", "model.norm=none"])
     assert [(r.seed, r.setup.dtype, r.setup.model.norm, r.accum) for r in config.grid.expand()] == [  # type: ignore[union-attr]
         (3, "bf16", "none", k) for k in (1, 2, 4, 8)
     ]
@@ -112,7 +117,7 @@ def test_key_inside_a_group_wins_in_every_cell() -> None:
 
 
 def test_axes_can_be_removed() -> None:
-    assert len(runs("+grid=adamw", "~axes.seed", "~axes.dtype")) == 8
+    assert len(runs("+grid=sgd", "~axes.seed", "~axes.dtype")) == 8
     assert len(runs("+grid=adamw", "~axes")) == 1
     assert len(runs("+grid=adamw", "~axes", "axes.accum=[1,2]")) == 2
 
@@ -192,8 +197,8 @@ def test_launcher_tracking_and_names_change_no_run_id() -> None:
 
 
 def test_reference_is_an_arm_of_the_grid() -> None:
-    assert read_config(["+grid=adamw", "analysis.reference=4"]).reference == 4
-    assert read_config(["sweep=old", "action=status", "analysis.reference=4"]).reference == 4
+    assert read_config(["+grid=adamw", "analysis.reference=4"]).judging.reference == 4
+    assert read_config(["sweep=old", "action=status", "analysis.reference=4"]).judging.reference == 4
 
 
 @pytest.mark.parametrize(
@@ -216,7 +221,10 @@ def test_reference_is_an_arm_of_the_grid() -> None:
             ["+grid=adamw", "analysis.reference=3"],
             "analysis.reference=3: must be one of the accumulation factors of the grid: [1, 2, ",
         ),
-        (["+analysis.alpha=0.1"], "analysis.alpha=0.1: there is no such key; must be one of compare, page, reference"),
+        (
+            ["+analysis.alpha=0.1"],
+            "analysis.alpha=0.1: there is no such key; must be one of compare, margin, margin_from, page, reference, response, sign_flip",
+        ),
         (["analysis=1"], "analysis=1: must be a mapping"),
         (["tracking.uri=./mlruns"], "tracking.uri='./mlruns': MLflow's file store is closed"),
         (["tracking=server"], "tracking.uri=None: a server needs its URI"),
@@ -226,6 +234,16 @@ def test_reference_is_an_arm_of_the_grid() -> None:
             ["+grid=nothing"],
             "grid='nothing': there is no such option; must be one of adamw, dtypes, gradcache, norms,",
         ),
+        (["design.control=ulp"], "design.control='ulp': must be one of auto, none, order, permute, regroup, ulp_grads, ulp_weights"),
+        (["design.reruns=-1"], "design.reruns=-1: must be a whole number, at least 0"),
+        (["design.inits=0"], "design.inits=0: must be a whole number, at least 1"),
+        (["+design.rerun=1"], "design.rerun=1: there is no such key; must be one of control, inits, reruns (did you mean reruns?)"),
+        (["analysis.margin=0"], "analysis.margin=0: must be above 0 and finite"),
+        (["analysis.margin={eval_loss_final:inf}"], "analysis.margin.eval_loss_final=inf: must be above 0 and finite"),
+        (["analysis.margin=small"], "analysis.margin='small': must be above 0 and finite"),
+        (["analysis.margin_from=../x"], "sweep='../x': must be a folder name"),
+        (["analysis.sign_flip=1"], "analysis.sign_flip=1: must be true or false"),
+        (["analysis.response=3"], "analysis.response=3: must be the name of a column"),
         (["+grid=adamw", "axes.seed=[]"], "axes.seed=[]: an axis needs at least one value"),
         (["+grid=adamw", "exclude=[{seeds:1}]"], "exclude.seeds=[1]: there is no such axis here"),
         (["axes.launcher.slots=[1,2]"], "axes.launcher.slots='1,2': there is no such setting of a run"),
@@ -310,8 +328,9 @@ def test_configuration_comes_back_as_plain_values() -> None:
     assert (plain["root"], plain["sweep"], plain["subject"]["args"]) == ("/r", "smoke", {"x": 1})
 
 
-SHIPPED = {"adamw": (128, 4), "sgd": (128, 4), "optimizers": (96, 3), "norms": (144, 6), "dtypes": (160, 5), "smoke": (6, 1)}
-SHIPPED |= {"open_lm": (108, 27), "gradcache": (24, 15)}
+# With their designs: 8 seeds x (4 arms + 3 controls) and 2 x 4 reruns a setup; 8 x (3 + 2) and 2 x 3 where there are three arms.
+SHIPPED = {"adamw": (128, 2), "sgd": (256, 4), "optimizers": (192, 3), "norms": (276, 6), "dtypes": (320, 5), "smoke": (6, 1)}
+SHIPPED |= {"open_lm": (105, 26), "gradcache": (24, 15)}
 
 
 @pytest.mark.parametrize("name", find_groups()["grid"])
@@ -320,7 +339,8 @@ def test_shipped_grid_expands_and_says_its_question(name: str) -> None:
     assert text[0] == "# @package _global_"
     assert text[1].startswith("# ")
     assert "?" in text[1]
-    made = runs(f"+grid={name}")
+    config = read_config([f"+grid={name}"])
+    made = list(config.design.complete(config.grid.expand()))
     setups = list({run.setup.setup_id: run.setup for run in made}.values())
     assert (len(made), len(setups)) == SHIPPED[name]
     assert len(set(setup_labels(setups))) == len(setups)

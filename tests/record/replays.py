@@ -23,7 +23,12 @@ from tests.specs import make_spec
 ENV = "0123456789ab"
 EXPERIMENT = "exp"
 T0 = 1_700_000_000_000
-HEADER = {"command": "python -m accum_sweeps +grid=adamw", "grid": "adamw", "axes": {"accum": [1, 4], "seed": [0, 1]}, "reference": 1}
+HEADER = {
+    "command": "python -m accum_sweeps +grid=adamw",
+    "grid": "adamw",
+    "axes": {"accum": [1, 4], "seed": [0, 1]},
+    "judging": {"reference": 1},
+}
 
 
 @dataclass(frozen=True)

@@ -44,10 +44,11 @@ def test_the_same_plan_is_no_new_revision_and_another_is(root: RootDir) -> None:
 def test_another_reference_for_the_same_runs_is_another_plan(root: RootDir) -> None:
     sweep, spec = open_sweep(root, "x"), make_spec()
     plans = [
-        sweep.write_plan({"command": c, "reference": r}, [spec], {spec.setup.setup_id: "lm"}) for c, r in (("a", 1), ("b", 1), ("c", 2))
+        sweep.write_plan({"command": c, "judging": {"reference": r}}, [spec], {spec.setup.setup_id: "lm"})
+        for c, r in (("a", 1), ("b", 1), ("c", 2))
     ]
     assert [plan.revision for plan in plans] == [1, 1, 2]
-    assert plans[2].header["reference"] == 2
+    assert plans[2].header["judging"] == {"reference": 2}
 
 
 def test_eight_planners_at_one_moment_agree(root: RootDir) -> None:
