@@ -119,6 +119,6 @@ def _of_setup(cells: Cells, each: Verdict) -> list[str]:
     gaps = np.isin(cells.outcome, DONE).sum() < cells.outcome.size
     if gaps:
         found.append(
-            f"{int((~cells.complete).sum())} of {len(cells.seeds)} seeds are incomplete; a shift is estimated from the seeds that have both runs"
+            f"{int((~cells.complete).sum())} of {len(cells.seeds)} seeds are incomplete; a shift rests on those with both runs"
         )
     return found
