@@ -5,7 +5,7 @@ Shapes: S seeds (a seed is one combination of the seed streams), K accumulation 
 
 from collections import Counter
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import numpy as np
 import pandas as pd
@@ -47,7 +47,7 @@ class Cells:
     ``y`` is float64 (S, K): the response of a finished cell, NaN otherwise; the mean of its replicates where all cells have equally many,
     else its first one, as means of different numbers of values have different variances. ``outcome`` is an array of words
     (S, K): finished, diverged, or why the cell cannot be used (running, planned, failed, lost, cancelled, absent, no value, other
-    environment). ``controls`` holds by kind the responses (S, K) of finished controls of these cells. ``mixed`` names the seeds whose
+    environment). ``data_seeds`` are those of the stream of the data, for each of ``seeds``. ``controls`` holds by kind the responses (S, K) of finished controls of these cells. ``mixed`` names the seeds whose
     arms were done in several environments: only runs of one environment are compared, those of the environment that holds most arms.
     """
 
@@ -55,10 +55,11 @@ class Cells:
     setup_id: str
     accum: tuple[int, ...]
     seeds: tuple[str, ...]
+    data_seeds: tuple[object, ...]
     y: Floats
     outcome: NDArray[np.str_]
     mixed: tuple[str, ...]
-    controls: Mapping[str, Floats] = field(default_factory=dict)
+    controls: Mapping[str, Floats]
     replicates: Replicates
 
     @property
@@ -132,6 +133,7 @@ def cells(rows: pd.DataFrame, response: str, setup: str, setup_id: str) -> Cells
         setup_id=setup_id,
         accum=tuple(accum),
         seeds=tuple(labels),
+        data_seeds=tuple(seed[streams.index("seed_data" if "seed_data" in streams else "seed")] for seed in chosen),
         y=np.array([value for row in arms for _, value in row], dtype=np.float64).reshape(shape),
         outcome=np.array([word for row in arms for word, _ in row], dtype=np.str_).reshape(shape),
         mixed=tuple(label for label, row in zip(labels, arms, strict=True) if any(word == OTHER for word, _ in row)),

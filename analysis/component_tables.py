@@ -6,16 +6,34 @@ import numpy as np
 import pandas as pd
 
 from accum_sweeps.analysis.cells import Cells, setups
-from accum_sweeps.analysis.components import Component, Ratio, SeedComponents, seed_components
+from accum_sweeps.analysis.components import (
+    Component,
+    Ratio,
+    SeedComponents,
+    one_way_component,
+    seed_components,
+    variance_component,
+)
+from accum_sweeps.analysis.mean_squares import one_way
 from accum_sweeps.analysis.verdict import RESPONSE, in_unit
 
 COLUMNS = ["setup", "setup_id", "response", "unit", "method", "component", "estimate", "raw", "low", "high", "sd", "share"]
 
 
 @dataclass(frozen=True, kw_only=True)
+class Nested:
+    """Initial weights nested within the order of the data: the variance over seeds of the arm of the smallest k, in its two parts."""
+
+    data: Component
+    init: Component
+
+
+@dataclass(frozen=True, kw_only=True)
 class SetupComponents:
-    """The components of one setup's ``response``, or ``why_not``. ``reruns``: cells that were done twice or more, and those of them whose
-    values are equal to the last bit.
+    """The components of one setup's ``response``, or ``why_not``.
+
+    ``reruns``: cells that were done twice or more, and those of them whose values are equal to the last bit. ``nested`` is None unless
+    several seeds share their data seed.
     """
 
     setup: str
@@ -25,17 +43,20 @@ class SetupComponents:
     found: SeedComponents | None
     why_not: str
     reruns: tuple[int, int]
+    nested: Nested | None = None
 
     def to_frame(self) -> pd.DataFrame:
-        """One row a component (seed, seed:k, rerun, total), and one for the ratio seed:k / seed; none where there are no components.
+        """One row a component (seed, seed:k, rerun, total; data seed and init seed where nested), and one for the ratio seed:k / seed.
 
         ``estimate``, ``raw``, ``low`` and ``high`` are variances in the squared unit (the ratio has none), ``sd`` is the square root of
-        the estimate, ``share`` its part of the total.
+        the estimate, ``share`` its part of the sum of the estimates, which are never negative (the total is that of the raw ones).
         """
         if self.found is None:
             return pd.DataFrame(columns=COLUMNS)
-        total = self.found.total.estimate
-        rows = [self._row(name, part, total) for name, part in parts(self.found)]
+        rows = [self._row(name, part, self.found.parts_sum) for name, part in parts(self.found)]
+        if self.nested:
+            both = self.nested.data.estimate + self.nested.init.estimate
+            rows += [self._row("data seed", self.nested.data, both), self._row("init seed in data seed", self.nested.init, both)]
         return pd.DataFrame(rows, columns=COLUMNS)
 
     def _row(self, name: str, part: Component | Ratio, total: float) -> dict[str, object]:
@@ -52,7 +73,7 @@ class SetupComponents:
             "low": part.interval.low,
             "high": part.interval.high,
             "sd": np.sqrt(part.estimate) if is_variance else np.nan,
-            "share": part.estimate / total if is_variance and total > 0 else np.nan,
+            "share": part.estimate / total if is_variance and name != "total" and total > 0 else np.nan,
         }
 
 
@@ -99,4 +120,17 @@ def of_cells(cells: Cells, response: str, unit: str) -> SetupComponents:
         found=found,
         why_not=why_not,
         reruns=rows.reruns(),
+        nested=_nested(cells),
     )
+
+
+def _nested(cells: Cells) -> Nested | None:
+    """One-way layout of the reference arm by data seed; None where every seed has data of its own, or all share theirs."""
+    values = cells.y[:, 0]
+    finite = np.isfinite(values)
+    groups = np.unique(np.array([str(seed) for seed in cells.data_seeds])[finite], return_inverse=True)[1]
+    if not 1 < len(np.unique(groups)) < len(groups):
+        return None
+    layout = one_way(values[finite], groups)
+    within = variance_component(layout.within)
+    return Nested(data=one_way_component(layout.between, layout.within, layout.group_size), init=within)

@@ -73,6 +73,11 @@ class SeedComponents:
     seed_k_test: FTest | None = None
     rerun_gate: FTest | None = None
 
+    @property
+    def parts_sum(self) -> float:
+        """Sum of the components' estimates. Not the total where one of them is truncated at 0."""
+        return self.seed.estimate + self.seed_k.estimate + (self.rerun.estimate if self.rerun else 0.0)
+
 
 def seed_components(y: ArrayLike, seed: ArrayLike, k: ArrayLike, level: float = LEVEL) -> SeedComponents:
     """Components of ``y`` (n,) by the labels ``seed`` and ``k`` (n,); rows without a finite value are left out.
@@ -190,6 +195,11 @@ def crossed_components(y: ArrayLike, *, interaction: bool = True) -> dict[str, C
 def one_way_component(between: MeanSquare, within: MeanSquare, group_size: float, level: float = LEVEL) -> Component:
     """The variance between groups of a one-way random layout, (MS_between - MS_within) / group_size, with its MLS interval."""
     return _component([(1 / group_size, between), (-1 / group_size, within)], level)
+
+
+def variance_component(ms: MeanSquare, level: float = LEVEL) -> Component:
+    """A variance that is a mean square itself, with its exact interval."""
+    return _rerun(ms, level)
 
 
 def _component(terms: Terms, level: float = LEVEL) -> Component:

@@ -118,7 +118,5 @@ def _of_setup(cells: Cells, each: Verdict) -> list[str]:
         found.append(f"{listed(unused)} controls are not mixed with those of kind {each.control}, so they are not used")
     gaps = np.isin(cells.outcome, DONE).sum() < cells.outcome.size
     if gaps:
-        found.append(
-            f"{int((~cells.complete).sum())} of {len(cells.seeds)} seeds are incomplete; a shift rests on those with both runs"
-        )
+        found.append(f"{int((~cells.complete).sum())} of {len(cells.seeds)} seeds are incomplete; a shift rests on those with both runs")
     return found

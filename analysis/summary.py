@@ -83,11 +83,12 @@ def _components(components: SetupComponents) -> Iterator[str]:
     found, (repeated, equal) = components.found, components.reruns
     if found is None:
         return
-    words = [f"seed {percent(found.seed.estimate, found.total.estimate)}", f"seed:k {percent(found.seed_k.estimate, found.total.estimate)}"]
+    whole = found.parts_sum
+    words = [f"seed {percent(found.seed.estimate, whole)}", f"seed:k {percent(found.seed_k.estimate, whole)}"]
     if repeated == equal:
         words += [f"reruns identical in {equal} of {repeated} cells"] if repeated else []
     elif found.rerun is not None:
-        words.append(f"rerun {percent(found.rerun.estimate, found.total.estimate)}")
+        words.append(f"rerun {percent(found.rerun.estimate, whole)}")
     yield f"variance ({found.method}): {', '.join(words)}"
 
 
