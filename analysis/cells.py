@@ -47,8 +47,9 @@ class Cells:
     ``y`` is float64 (S, K): the response of a finished cell, NaN otherwise; the mean of its replicates where all cells have equally many,
     else its first one, as means of different numbers of values have different variances. ``outcome`` is an array of words
     (S, K): finished, diverged, or why the cell cannot be used (running, planned, failed, lost, cancelled, absent, no value, other
-    environment). ``data_seeds`` are those of the stream of the data, for each of ``seeds``. ``controls`` holds by kind the responses (S, K) of finished controls of these cells. ``mixed`` names the seeds whose
-    arms were done in several environments: only runs of one environment are compared, those of the environment that holds most arms.
+    environment). ``data_seeds`` are those of the stream of the data, for each of ``seeds``. ``controls`` holds by kind the responses
+    (S, K) of finished controls of these cells. ``mixed`` names the seeds whose arms were done in several environments: only runs of one
+    environment are compared, those of the environment that holds most arms.
     """
 
     setup: str
