@@ -50,7 +50,7 @@ class Report:
 
 
 def report(sweep: SweepDir, asked: Mapping[str, Any]) -> Report:
-    """Bring the sweep's tables up to date, judge them and say what they show. Raises UserError if it was never planned.
+    """Bring the sweep's tables up to date, judge them, write the page and say what they show. Raises UserError if it was never planned.
 
     ``asked``: keys of ``analysis`` that this command gives, in place of those that the plan holds.
     """
@@ -58,6 +58,7 @@ def report(sweep: SweepDir, asked: Mapping[str, Any]) -> Report:
     from accum_sweeps.analysis.export import write_tables
     from accum_sweeps.analysis.one_step import is_one_step, render_steps
     from accum_sweeps.analysis.pair_tables import pair_tables, render_pairs, write_pair_tables
+    from accum_sweeps.analysis.report import REPORT, write_sweep_report
     from accum_sweeps.analysis.studies import PAGES
     from accum_sweeps.analysis.summary import of_newest_plan, render
     from accum_sweeps.judging import judge_sweep
@@ -65,13 +66,16 @@ def report(sweep: SweepDir, asked: Mapping[str, Any]) -> Report:
     tables, header = write_tables(sweep), sweep.read_plan().header
     steps = is_one_step(tables.results)
     trainings = tables.results[~steps]
-    texts = []
+    texts, files = [], {}
     if len(trainings):
         newest = of_newest_plan(trainings)
         older = trainings["setup_id"].nunique() - newest["setup_id"].nunique()
-        texts.append(render(judge_sweep(sweep, newest, asked), older))
+        judged = judge_sweep(sweep, newest, asked)
+        texts.append(render(judged, older))
+        files["report"] = sweep.path / REPORT
+        write_sweep_report(files["report"], sweep, judged, tables.trajectories_path, older)
     texts += [render_steps(tables.results)] if steps.any() else []
-    files = {"results": tables.results_path, "  as CSV": tables.csv_path, "trajectories": tables.trajectories_path}
+    files |= {"results": tables.results_path, "  as CSV": tables.csv_path, "trajectories": tables.trajectories_path}
     compared, page = header.get("compare") or (), header.get("page")
     current = of_newest_plan(tables.results)
     pairs = pair_tables(sweep.root.path, current, compared)

@@ -1,0 +1,84 @@
+"""Every paired difference by itself: one mark a seed and accumulation factor, and beside them the means with their intervals."""
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from accum_sweeps.analysis.figures.scale import ShiftScale, both_ways, finite_largest, is_far, shade_margin, shift_scale, spread_log
+from accum_sweeps.analysis.figures.style import Look, figure, legend, looks, short, styled
+from accum_sweeps.analysis.paired import paired_differences
+from accum_sweeps.analysis.verdict import Verdict
+
+MOST_TICKS = 20
+IN_VIEW = 4.0  # a margin of more than so many times the largest difference would leave nothing to see
+
+
+@styled
+def paired_by_seed(verdict: Verdict) -> Figure:
+    """One column a seed, then one for the means: differences from the reference arm. The verdict must have a comparison."""
+    assert verdict.compared is not None
+    cells, compared = verdict.cells, verdict.compared
+    differences = paired_differences(cells.y, cells.accum.index(compared.reference))
+    ends = [value for arm in compared.arms for value in (arm.shift.low, arm.shift.high)]
+    largest = finite_largest([*differences.ravel().tolist(), *ends])
+    margin = verdict.margin.value
+    is_in_view = margin is not None and margin < IN_VIEW * largest
+    scale = shift_scale(compared.sigma_tot, verdict.unit, largest)
+    near = scale.margin(margin) if is_in_view else None
+    drawn = figure(3.2)
+    panel = drawn.subplots()
+    shade_margin(panel, near, horizontal=True)
+    if margin is not None and not is_in_view:
+        panel.plot([], [], linestyle="none", label=f"margin {margin:.2g} {verdict.unit},\nbeyond this axis")
+    styles = looks([arm.accum for arm in compared.arms])
+    offsets = np.linspace(-0.3, 0.3, len(compared.arms)) if len(compared.arms) > 1 else [0.0]
+    for offset, arm in zip(offsets, compared.arms, strict=True):
+        look = styles[arm.accum]
+        y = differences[:, cells.accum.index(arm.accum)] / scale.divisor
+        x = np.arange(len(y)) + offset
+        panel.plot(x, y, color=look.colour, marker=look.marker, linestyle="none", markersize=_size(len(y)), label=f"k={arm.accum}")
+        values = (arm.shift.mean, arm.shift.low, arm.shift.high)
+        _mean(panel, len(y) + 0.2 + 1.4 * offset, tuple(value / scale.divisor for value in values), look)
+    _seed_axis(panel, [short(seed, 18) for seed in cells.seeds])
+    _shift_axis(panel, scale, largest, near)
+    panel.set_title(f"Difference from k={compared.reference} with the same seed; right: means, 95 % intervals")
+    legend(drawn, panel)
+    return drawn
+
+
+def _size(seeds: int) -> float:
+    return 5.0 if seeds <= 20 else 3.5
+
+
+def _mean(panel: Axes, x: float, values: tuple[float, ...], look: Look) -> None:
+    mean, low, high = values
+    if np.isfinite([low, high]).all():
+        panel.plot([x, x], [low, high], color=look.colour, linewidth=2.0, marker="_", markersize=6)
+    if np.isfinite(mean):
+        panel.plot([x], [mean], color=look.colour, marker=look.marker, linestyle="none", markersize=6)
+
+
+def _seed_axis(panel: Axes, seeds: list[str]) -> None:
+    step = -(-len(seeds) // MOST_TICKS)
+    places = list(range(0, len(seeds), step))
+    has_long = any(len(seed) > 6 for seed in seeds)
+    labels = [seeds[place] for place in places]
+    panel.set_xticks([*places, len(seeds) + 0.2], [*labels, "mean"], rotation=30 if has_long else 0, ha="right" if has_long else "center")
+    panel.set_xlim(-0.6, len(seeds) + 0.9)
+    panel.axvline(len(seeds) - 0.4, color="#dfe3e8", linewidth=0.8)
+    panel.grid(axis="x", visible=False)
+    panel.set_xlabel("seed")
+
+
+def _shift_axis(panel: Axes, scale: ShiftScale, largest: float, near: float | None) -> None:
+    reach = max(largest / scale.divisor, near or 0.0)
+    far = is_far(largest / scale.divisor, near)
+    if far and near is not None:
+        spread_log(panel.set_yscale, panel.yaxis, near)
+    reach = reach * (1.6 if far else 1.12) or 1.0
+    panel.set_ylim(-reach, reach)
+    panel.set_ylabel(f"difference ({scale.unit})" + (",\nlogarithmic outside the margin" if far else ""))
+    if scale.opposite and not far:
+        second = panel.secondary_yaxis("right", functions=both_ways(scale.opposite))
+        second.set_ylabel(f"({scale.opposite_unit})")
+        second.spines["right"].set_visible(True)
