@@ -7,6 +7,7 @@ from collections.abc import Sequence
 import pandas as pd
 
 from accum_sweeps.analysis.comparison import Arm
+from accum_sweeps.analysis.figures.style import short
 from accum_sweeps.analysis.judged import Judged
 from accum_sweeps.analysis.paired import ALPHA
 from accum_sweeps.analysis.verdict import Verdict
@@ -37,6 +38,11 @@ def setup_names(verdicts: Sequence[Verdict]) -> list[str]:
     return [f"{each.setup} ({each.setup_id})" if shared[each.setup] > 1 else each.setup for each in verdicts]
 
 
+def brief(name: str) -> str:
+    """A setup's name where there is little room."""
+    return short(name, 80)
+
+
 def standing(results: pd.DataFrame) -> str:
     """What is missing of the runs, for the very top; empty where all are done."""
     counts = Counter(str(status) for status in results["status"])
@@ -62,7 +68,7 @@ def opening(judged: Judged) -> tuple[str, str]:
 def _first(verdicts: Sequence[Verdict], response: str) -> str:
     counts = Counter(each.code for each in verdicts)
     lead = next(code for code in LEADS if counts[code])
-    names = [name for name, each in zip(setup_names(verdicts), verdicts, strict=True) if each.code == lead]
+    names = [brief(name) for name, each in zip(setup_names(verdicts), verdicts, strict=True) if each.code == lead]
     where = names[0] if len(verdicts) == 1 else f"{counts[lead]} of {len(verdicts)} setups"
     if lead == "effect" and 1 < len(verdicts) and len(names) <= MOST_NAMED:
         where += f" ({'; '.join(names)})"
@@ -75,7 +81,7 @@ def _first(verdicts: Sequence[Verdict], response: str) -> str:
 
 
 def _second(verdicts: Sequence[Verdict]) -> str:
-    names = dict(zip(map(id, verdicts), setup_names(verdicts), strict=True))
+    names = {id(each): brief(name) for each, name in zip(verdicts, setup_names(verdicts), strict=True)}
     effects = [each for each in verdicts if each.code == "effect"]
     judged = [each for each in verdicts if each.code != "not_assessable"]
     if not judged:
@@ -100,18 +106,28 @@ def _arms(verdicts: Sequence[Verdict]) -> list[tuple[Arm, Verdict]]:
 
 
 def _largest_effect(effects: Sequence[Verdict], names: dict[int, str], setups: int) -> str:
-    """The largest shift; without one the divergences, else the spread, that made the effect."""
+    """The largest shift and the clearest divergences; without both the spread that made the effect."""
+    parts = []
     shifts = [(arm, each) for arm, each in _arms(effects) if arm.is_detected]
     if shifts:
         arm, each = max(shifts, key=lambda pair: _size(abs(pair[0].in_sigma[0]), abs(pair[0].shift.mean)))
-        return f"The largest detected shift is {_shift(arm, each.unit)}, {_at(arm, each, names, setups)}"
+        parts.append(f"The largest detected shift is {_shift(arm, each.unit)}, {_at(arm, each, names, setups)}")
     diverging = [(arm, each) for arm, each in _arms(effects) if arm.divergence_p_holm <= ALPHA]
     if diverging:
         arm, each = max(diverging, key=lambda pair: abs(pair[0].divergence.only_arm - pair[0].divergence.only_reference))
-        counts = arm.divergence
-        alone = f"{counts.only_arm} at k={arm.accum} alone and {counts.only_reference} at k={each.reference} alone"
-        where = f" in {names[id(each)]}" if setups > 1 else ""
-        return f"No shift of finished runs is detected, but of {counts.pairs} seeds{where} {alone} diverged"
+        parts += [] if shifts else ["No shift of finished runs is detected"]
+        parts.append(_diverged(arm, each, f" in {names[id(each)]}" if setups > 1 else ""))
+    return "; ".join(parts) if parts else _widest(effects, names, setups)
+
+
+def _diverged(arm: Arm, each: Verdict, where: str) -> str:
+    counts = arm.divergence
+    alone = f"{counts.only_arm} at k={arm.accum} alone and {counts.only_reference} at k={each.reference} alone"
+    return f"of {counts.pairs} seeds{where}, {alone} diverged"
+
+
+def _widest(effects: Sequence[Verdict], names: dict[int, str], setups: int) -> str:
+    """The effect is neither a shift nor a divergence: accumulated runs vary more than rounding does."""
     dispersions = [(each.statistics.dispersion, each) for each in effects if each.statistics and each.statistics.dispersion]
     dispersion, each = max(dispersions, key=lambda pair: pair[0].ratio)
     where = f" in {names[id(each)]}" if setups > 1 else ""

@@ -9,7 +9,7 @@ from matplotlib.figure import Figure
 from accum_sweeps.analysis import figures
 from accum_sweeps.analysis.component_tables import SetupComponents
 from accum_sweeps.analysis.judged import Judged
-from accum_sweeps.analysis.report_opening import setup_names
+from accum_sweeps.analysis.report_opening import brief, setup_names
 from accum_sweeps.analysis.report_tables import Table, setup_tables, verdict_words
 from accum_sweeps.analysis.series import SetupCurves, setup_curves
 from accum_sweeps.analysis.verdict import Verdict
@@ -33,6 +33,7 @@ class Section:
 
     anchor: str
     name: str
+    brief: str
     code: str
     verdict: str
     sentence: str
@@ -62,6 +63,7 @@ def sections(judged: Judged, points: pd.DataFrame | None, apart: pd.DataFrame | 
             Section(
                 anchor=f"setup-{number}",
                 name=names[place],
+                brief=brief(names[place]),
                 code=each.code,
                 verdict=verdict_words(each),
                 sentence=each.sentence.removeprefix(f"{verdict_words(each)}: "),

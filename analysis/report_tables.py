@@ -15,6 +15,7 @@ from accum_sweeps.analysis.words import decimals, interval, percent, plain, roun
 
 GAP = "-"
 SMALLEST_P = 1e-4
+TINY = 1e-3  # below it a mean needs a power of ten
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -104,7 +105,7 @@ def _shifts(each: Verdict) -> Table:
     places = decimals(compared.sigma_tot)
     sigma = "" if math.isnan(compared.sigma_tot) else f"sigma_tot {plain(compared.sigma_tot, places)}"
     finished = _count(compared.finished, compared.diverged)
-    rows = {compared.reference: (finished, plain(compared.mean, min(places, 6)), "reference", sigma, *[""] * 6)}
+    rows = {compared.reference: (finished, _mean(compared.mean, places), "reference", sigma, *[""] * 6)}
     for arm in compared.arms:
         mean, low, high = arm.in_sigma
         own, in_sigma = decimals(arm.shift.high - arm.shift.mean), decimals(high - mean)
@@ -112,7 +113,7 @@ def _shifts(each: Verdict) -> Table:
         sigmas = (signed(mean, in_sigma), interval(low, high, in_sigma))
         p = (p_text(arm.p), p_text(arm.p_holm), p_text(arm.tost_p))
         wide = GAP if math.isnan(arm.tost_p) else "yes" if arm.is_equivalent else "no"
-        rows[arm.accum] = (_count(arm.finished, arm.diverged), plain(arm.mean, min(places, 6)), *shift, *sigmas, *p, wide)
+        rows[arm.accum] = (_count(arm.finished, arm.diverged), _mean(arm.mean, places), *shift, *sigmas, *p, wide)
     margin = f"margin {each.margin.value:.3g} {each.unit}: {each.margin.source}" if each.margin.value is not None else each.margin.source
     head = (
         "k",
@@ -129,6 +130,10 @@ def _shifts(each: Verdict) -> Table:
     )
     caption = f"{each.response}, mean paired shift against k={compared.reference} ({margin})"
     return Table(caption=caption, head=head, rows=tuple((str(k), *rows[k]) for k in sorted(rows)), words=())
+
+
+def _mean(mean: float, places: int) -> str:
+    return number(mean, 4) if 0 < abs(mean) < TINY else plain(mean, min(places, 6))
 
 
 def _count(finished: int, diverged: int) -> str:

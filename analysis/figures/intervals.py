@@ -55,9 +55,9 @@ def _shift_axis(panel: Axes, scale: ShiftScale, largest: float, near: float | No
     """Label, spread, and the unit opposite."""
     reach = max(largest / scale.divisor, near or 0.0)
     far = is_far(largest / scale.divisor, near)
-    if far and near is not None:
-        spread_log(panel.set_xscale, panel.xaxis, near)
     reach = reach * (1.6 if far else 1.12) or 1.0
+    if far and near is not None:
+        spread_log(panel.set_xscale, panel.xaxis, near, reach)
     panel.set_xlim(-reach, reach)
     panel.set_xlabel(f"shift ({scale.unit})" + (", logarithmic outside the margin" if far else ""))
     if scale.opposite and not far:
@@ -72,46 +72,46 @@ def overview(verdicts: Sequence[Verdict], names: Sequence[str]) -> Figure:
 
     At most ROWS_A_PICTURE setups make a picture that can be read.
     """
-    accum = sorted({arm.accum for each in verdicts if each.compared for arm in each.compared.arms})
-    styles = looks(accum)
-    most = max([len(each.compared.arms) for each in verdicts if each.compared] or [1])
+    intervals, margins = _placed(verdicts)
+    most = max(len(each.compared.arms) if each.compared else 1 for each in verdicts)
     drawn = figure(1.0 + len(verdicts) * (0.18 + 0.11 * min(most, 8)))
     panel = drawn.subplots()
-    named: set[str] = set()
-    near, largest = [], 0.0
     for row, each in enumerate(verdicts):
-        if each.compared is None or not each.compared.sigma_tot > 0:
+        if _sigma(each) is None:
             words = "no interval in sigma_tot"
             panel.annotate(words, (0.01, row), xycoords=("axes fraction", "data"), va="center", color=MUTED, fontsize=8)
-            continue
-        sigma = each.compared.sigma_tot
-        if each.margin.value is not None:
-            near.append(each.margin.value / sigma)
-            panel.barh(row, 2 * near[-1], left=-near[-1], height=0.86, color=ZONE, linewidth=0, zorder=0, label=_once("margin", named))
-        places = np.linspace(-0.32, 0.32, len(each.compared.arms)) if len(each.compared.arms) > 1 else [0.0]
-        for place, arm in zip(places, each.compared.arms, strict=True):
-            _small_interval(panel, row + place, arm, sigma, styles[arm.accum], _once(f"k={arm.accum}", named))
-            largest = max(largest, finite_largest(arm.in_sigma))
+    if margins:
+        rows, widths = np.array(list(margins)), np.array(list(margins.values()))
+        panel.barh(rows, 2 * widths, left=-widths, height=0.86, color=ZONE, linewidth=0, zorder=0, label="margin")
     panel.axvline(0, color=MUTED, linewidth=1.0, zorder=1)
+    for k, look in looks(sorted(intervals)).items():
+        rows, means, lows, highs = np.array(intervals[k]).T
+        panel.hlines(rows, lows, highs, color=look.colour, linewidth=1.3)
+        panel.plot(means, rows, color=look.colour, marker=look.marker, linestyle="none", markersize=4, label=f"k={k}")
     _rows(panel, [short(name, 44) for name in names])
     scale = ShiftScale(divisor=1.0, unit="sigma_tot of the setup's reference arm")
-    _shift_axis(panel, scale, max([largest, *near]), min(near, default=None))
+    largest = finite_largest(value for placed in intervals.values() for row in placed for value in row[1:])
+    _shift_axis(panel, scale, max([largest, *margins.values()]), min(margins.values(), default=None))
     panel.set_title("Mean shifts against the reference arm, 95 % intervals")
     legend(drawn, panel)
     return drawn
 
 
-def _once(label: str, named: set[str]) -> str:
-    """``label`` the first time, afterwards one that a legend leaves out."""
-    if label in named:
-        return "_"
-    named.add(label)
-    return label
+def _sigma(each: Verdict) -> float | None:
+    return each.compared.sigma_tot if each.compared and each.compared.sigma_tot > 0 else None
 
 
-def _small_interval(panel: Axes, row: float, arm: Arm, sigma: float, look: Look, label: str) -> None:
-    mean, low, high = (value / sigma for value in (arm.shift.mean, arm.shift.low, arm.shift.high))
-    if np.isfinite([low, high]).all():
-        panel.plot([low, high], [row, row], color=look.colour, linewidth=1.3)
-    if np.isfinite(mean):
-        panel.plot([mean], [row], color=look.colour, marker=look.marker, linestyle="none", markersize=4, label=label)
+def _placed(verdicts: Sequence[Verdict]) -> tuple[dict[int, list[tuple[float, float, float, float]]], dict[int, float]]:
+    """By k the place and the interval (mean, low, high) of each arm in sigma_tot, and by row the margin."""
+    intervals: dict[int, list[tuple[float, float, float, float]]] = {}
+    margins: dict[int, float] = {}
+    for row, each in enumerate(verdicts):
+        sigma = _sigma(each)
+        if sigma is None or each.compared is None:
+            continue
+        if each.margin.value is not None:
+            margins[row] = each.margin.value / sigma
+        arms = each.compared.arms
+        for place, arm in zip(np.linspace(-0.32, 0.32, len(arms)) if len(arms) > 1 else [0.0], arms, strict=True):
+            intervals.setdefault(arm.accum, []).append((row + float(place), *arm.in_sigma))
+    return intervals, margins

@@ -31,6 +31,7 @@ def paired_by_seed(verdict: Verdict) -> Figure:
     if margin is not None and not is_in_view:
         panel.plot([], [], linestyle="none", label=f"margin {margin:.2g} {verdict.unit},\nbeyond this axis")
     styles = looks([arm.accum for arm in compared.arms])
+    room = max(1.2, 0.3 * len(compared.arms))
     offsets = np.linspace(-0.3, 0.3, len(compared.arms)) if len(compared.arms) > 1 else [0.0]
     for offset, arm in zip(offsets, compared.arms, strict=True):
         look = styles[arm.accum]
@@ -38,8 +39,8 @@ def paired_by_seed(verdict: Verdict) -> Figure:
         x = np.arange(len(y)) + offset
         panel.plot(x, y, color=look.colour, marker=look.marker, linestyle="none", markersize=_size(len(y)), label=f"k={arm.accum}")
         values = (arm.shift.mean, arm.shift.low, arm.shift.high)
-        _mean(panel, len(y) + 0.2 + 1.4 * offset, tuple(value / scale.divisor for value in values), look)
-    _seed_axis(panel, [short(seed, 18) for seed in cells.seeds])
+        _mean(panel, len(y) + room / 2 - 0.3 + room * offset / 0.8, tuple(value / scale.divisor for value in values), look)
+    _seed_axis(panel, [short(seed, 18) for seed in cells.seeds], room)
     _shift_axis(panel, scale, largest, near)
     panel.set_title(f"Difference from k={compared.reference} with the same seed; right: means, 95 % intervals")
     legend(drawn, panel)
@@ -58,13 +59,16 @@ def _mean(panel: Axes, x: float, values: tuple[float, ...], look: Look) -> None:
         panel.plot([x], [mean], color=look.colour, marker=look.marker, linestyle="none", markersize=6)
 
 
-def _seed_axis(panel: Axes, seeds: list[str]) -> None:
+def _seed_axis(panel: Axes, seeds: list[str], room: float) -> None:
+    """One place a seed, then ``room`` (in seeds) for the means."""
     step = -(-len(seeds) // MOST_TICKS)
     places = list(range(0, len(seeds), step))
     has_long = any(len(seed) > 6 for seed in seeds)
     labels = [seeds[place] for place in places]
-    panel.set_xticks([*places, len(seeds) + 0.2], [*labels, "mean"], rotation=30 if has_long else 0, ha="right" if has_long else "center")
-    panel.set_xlim(-0.6, len(seeds) + 0.9)
+    panel.set_xticks(
+        [*places, len(seeds) + room / 2 - 0.3], [*labels, "mean"], rotation=30 if has_long else 0, ha="right" if has_long else "center"
+    )
+    panel.set_xlim(-0.6, len(seeds) + room)
     panel.axvline(len(seeds) - 0.4, color="#dfe3e8", linewidth=0.8)
     panel.grid(axis="x", visible=False)
     panel.set_xlabel("seed")
@@ -73,9 +77,9 @@ def _seed_axis(panel: Axes, seeds: list[str]) -> None:
 def _shift_axis(panel: Axes, scale: ShiftScale, largest: float, near: float | None) -> None:
     reach = max(largest / scale.divisor, near or 0.0)
     far = is_far(largest / scale.divisor, near)
-    if far and near is not None:
-        spread_log(panel.set_yscale, panel.yaxis, near)
     reach = reach * (1.6 if far else 1.12) or 1.0
+    if far and near is not None:
+        spread_log(panel.set_yscale, panel.yaxis, near, reach)
     panel.set_ylim(-reach, reach)
     panel.set_ylabel(f"difference ({scale.unit})" + (",\nlogarithmic outside the margin" if far else ""))
     if scale.opposite and not far:

@@ -5,7 +5,8 @@ from dataclasses import dataclass
 
 import numpy as np
 from matplotlib.axes import Axes
-from matplotlib.ticker import FuncFormatter
+from matplotlib.axis import Axis
+from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
 from numpy.typing import ArrayLike
 
 from accum_sweeps.analysis.figures.style import ZONE, unit_scale
@@ -63,7 +64,10 @@ def is_far(largest: float, near: float | None) -> bool:
     return near is not None and near > 0 and largest > FAR * near
 
 
-def spread_log(set_scale: Callable[..., None], axis: object, near: float) -> None:
-    """A symmetric-log axis that is linear up to ``near``, with plain numbers at its ticks."""
+def spread_log(set_scale: Callable[..., None], axis: Axis, near: float, reach: float) -> None:
+    """A symmetric-log axis that is linear up to ``near``, with ticks at 0 and at the powers of ten from ``near`` to ``reach``."""
     set_scale("symlog", linthresh=near, linscale=1.0)
-    axis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))  # type: ignore[attr-defined]
+    powers = [10.0**n for n in range(int(np.ceil(np.log10(near))), int(np.floor(np.log10(reach))) + 1)]
+    axis.set_major_locator(FixedLocator([*(-power for power in reversed(powers)), 0.0, *powers]))
+    axis.set_minor_locator(NullLocator())
+    axis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
