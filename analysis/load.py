@@ -73,7 +73,7 @@ def load(
     if roles.named():
         role, name = next(iter(roles.named().items()))
         raise UserError(f"{role}={name!r}: the columns of a root or sweep have their names already.\n  Leave it out.")
-    return _checked(typed(pd.concat([_results(found) for found in _sweeps(path, sweep)], ignore_index=True)), roles, str(path))
+    return _checked(typed(pd.concat([_results(found) for found in sweeps_at(path, sweep)], ignore_index=True)), roles, str(path))
 
 
 def _names(given: str | Sequence[str]) -> tuple[str, ...]:
@@ -147,12 +147,15 @@ def trajectories(source: str | Path, *, sweep: str | None = None) -> pd.DataFram
     if path.is_file():
         return read_points(path)
     seen: set[tuple[str, str]] = set()
-    tables = [table for found in _sweeps(path, sweep) for table in _points(found, seen)]
+    tables = [table for found in sweeps_at(path, sweep) for table in _points(found, seen)]
     return frame_of(pa.concat_tables([SCHEMA.empty_table(), *tables]).unify_dictionaries())
 
 
-def _sweeps(path: Path, name: str | None) -> list[SweepDir]:
-    """The planned sweeps that ``path`` stands for: those of a root, or the one whose folder it is."""
+def sweeps_at(path: Path, name: str | None = None) -> list[SweepDir]:
+    """The planned sweeps that ``path`` stands for: those of a root (or the one of that ``name``), or the one whose folder it is.
+
+    Raises UserError if there is none.
+    """
     if not path.is_dir():
         raise UserError(
             f"{path}: no such file or folder.\n  Give a root, a sweep's folder, a CSV or Parquet file, or an MLflow tracking URI."
