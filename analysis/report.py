@@ -37,7 +37,9 @@ def write_report(
     table of trajectories, ``distances`` one of :func:`accum_sweeps.analysis.series.sketch_distances`. Raises OSError if it cannot be
     written.
     """
-    write_text(path, render_report(judged, facts=facts or {}, curves=curves, distances=distances))
+    text = render_report(judged, facts=facts or {}, curves=curves, distances=distances)
+    # What users' programs say may hold anything; a page may not.
+    write_text(path, text.replace("\0", "").encode("utf-8", "replace").decode())
 
 
 def write_sweep_report(path: Path, sweep: SweepDir, judged: Judged, points: Path, older_setups: int = 0) -> None:

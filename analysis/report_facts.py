@@ -74,6 +74,7 @@ def environment_rows(facts: Mapping[str, Any], results: pd.DataFrame) -> list[tu
     """What a report says of its sweep, line by line; of a table of results alone the flags that it holds."""
     labels = {
         "command": "command",
+        "source": "read from",
         "planned": "planned",
         "revision": "revision of the plan",
         "git_commit": "commit",

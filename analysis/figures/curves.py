@@ -84,7 +84,7 @@ def weight_distances(curves: SetupCurves, reference: int) -> Figure:
         _mark_zero(panel, foot)
     panel.set_title(f"Distance of the weights from those of k={reference}, same seed")
     panel.set_xlabel("optimizer steps")
-    panel.set_ylabel("relative L2 distance")
+    panel.set_ylabel("L2 distance (in norms of the weights)")
     legend(drawn, panel)
     return drawn
 

@@ -37,7 +37,7 @@ def _shades(low: float, high: float) -> tuple[str, ...]:
 
 
 # On a light ground from dark to light, on a dark one likewise, but lighter throughout. The reference arm has the ink's colour.
-_ON_LIGHT, _ON_DARK = _shades(0.14, 0.80), _shades(0.42, 1.0)
+_ON_LIGHT, _ON_DARK = _shades(0.24, 0.84), _shades(0.42, 1.0)
 LIGHT = {"ink": INK, "muted": MUTED, "grid": GRID, "zone": ZONE, "band": BAND} | {f"arm{n}": c for n, c in enumerate(_ON_LIGHT)}
 DARK = {"ink": "#e8eaed", "muted": "#a5adb7", "grid": "#343a42", "zone": "#263040", "band": "#4a515b"} | {
     f"arm{n}": c for n, c in enumerate(_ON_DARK)
@@ -96,7 +96,8 @@ REFERENCE = Look(colour=INK, marker="o", dashes="-")
 
 def looks(accum: Sequence[int]) -> dict[int, Look]:
     """The looks of the accumulated arms, ascending by k, from dark to light."""
-    places = np.linspace(0, SHADES - 1, len(accum)).round().astype(int) if len(accum) > 1 else [SHADES // 3]
+    spread = np.linspace(0, SHADES - 1, len(accum)).round().astype(int).tolist()
+    places = spread if len(accum) != 1 else [SHADES // 3]
     return {
         k: Look(colour=_ON_LIGHT[place], marker=MARKERS[(number + 1) % len(MARKERS)], dashes=DASHES[(number + 1) % len(DASHES)])
         for number, (k, place) in enumerate(zip(sorted(accum), places, strict=True))
