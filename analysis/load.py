@@ -70,10 +70,11 @@ def load(
     path = Path(source).expanduser()
     if path.is_file():
         return _of_file(path, roles, sweep)
+    sweeps = sweeps_at(path, sweep)
     if roles.named():
         role, name = next(iter(roles.named().items()))
         raise UserError(f"{role}={name!r}: the columns of a root or sweep have their names already.\n  Leave it out.")
-    return _checked(typed(pd.concat([_results(found) for found in sweeps_at(path, sweep)], ignore_index=True)), roles, str(path))
+    return _checked(typed(pd.concat([_results(found) for found in sweeps], ignore_index=True)), roles, str(path))
 
 
 def _names(given: str | Sequence[str]) -> tuple[str, ...]:

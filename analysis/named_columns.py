@@ -9,7 +9,6 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from accum_sweeps.analysis.cells import NONE
 from accum_sweeps.analysis.parse_columns import is_numeric, number, parse
 from accum_sweeps.analysis.table import Values
 from accum_sweeps.analysis.words import listed
@@ -18,6 +17,8 @@ from accum_sweeps.plan.judging import RESPONSE
 from accum_sweeps.plan.spec import CONTROLS
 from accum_sweeps.record.state import STATUSES
 
+# The statuses of the results table by the words for them, MLflow's among these.
+STATUS_WORDS = {status: status for status in STATUSES} | {"scheduled": "planned", "killed": "cancelled", "canceled": "cancelled"}
 PREFIXES = ("params.", "metrics.", "tags.")  # of MLflow's columns
 MOST_NAMES = 20
 
@@ -84,7 +85,7 @@ class Roles:
         Raises UserError for a name that is not there or stands for several columns, and where there is no accumulation factor.
         """
         found = {role: find(source, name, role) for role, name in self.named().items() if role != "setup"}
-        taken = {role: role_column for role in _SINGLE if role not in found and (role_column := _same_name(source, role))}
+        taken = {role: name for role in _SINGLE if role not in found and (name := _same_name(source, role, notes))}
         if taken:
             notes.append(f"taken from the columns of that name: {', '.join(taken)}")
         if "accum" not in found and "accum" not in taken:
@@ -107,6 +108,9 @@ class Roles:
                 raise UserError(f"{source.name}: the column {name!r} is named for {used[name]} and for {role}; it can be one of them")
             used |= {} if name is None else {name: role}
         for name in self.response:
+            for column in candidates(source, name):
+                if column in (*used, *self.setup):
+                    raise UserError(f"response={name!r}: the column {column!r} is named for {used.get(column, 'setup')} already")
             if name in RESERVED:
                 raise UserError(f"response={name!r}: the tidy table has a column of its own of that name.\n  Rename the response.")
 
@@ -132,15 +136,16 @@ def candidates(source: Source, name: str) -> list[str]:
     return [prefix + name for prefix in PREFIXES if prefix + name in source.frame]
 
 
-def _same_name(source: Source, role: str) -> str:
+def _same_name(source: Source, role: str, notes: list[str]) -> str:
     """The column called as the role; status and control only where they hold the words that these columns hold here."""
     found = candidates(source, role)
     if len(found) != 1:
         return ""
-    allowed = {"control": (*CONTROLS, NONE), "status": (*STATUSES, "scheduled", "killed")}.get(role)
-    if allowed is not None and not {value.casefold() for value in parse(source.frame[found[0]], str).values if value} <= set(allowed):
-        return ""
-    return found[0]
+    allowed = {"control": CONTROLS, "status": STATUS_WORDS}.get(role)
+    strange = [] if allowed is None else [w for w in parse(source.frame[found[0]], str).values if w and w.strip().casefold() not in allowed]
+    if strange:
+        notes.append(f"the column {found[0]} is not used, as {strange[0]!r} is no {role} of a run here")
+    return "" if strange else found[0]
 
 
 def response_column(source: Source, name: str) -> Values:
@@ -150,7 +155,7 @@ def response_column(source: Source, name: str) -> Values:
         raise UserError(f"{source.name}: there is no column response={name!r}. {_of(name, numeric, 'columns of numbers')}")
     values: Values = source.frame[find(source, name, "response")]
     parsed = parse(values, number)
-    if not any(value is not None for value in parsed.values):
+    if parsed.refused.any() and all(value is None for value in parsed.values):
         numeric = [str(column) for column in source.frame if is_numeric(source.frame[column])]
         raise UserError(f"{source.name}: response={name!r} holds no numbers. {_of(name, numeric, 'columns of numbers')}")
     return values

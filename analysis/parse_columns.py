@@ -83,17 +83,21 @@ def number(value: Any) -> float | None:
 
 
 def word(value: Any) -> str:
-    """The value as a label shows it: whole numbers without a point."""
-    found = value if isinstance(value, (float, np.floating)) and math.isfinite(value) else None
-    return str(value) if found is None else f"{found:.12g}"
+    """The value as a label shows it: equal numbers alike however they are written (``1e-3`` and 0.001, ``4`` and 4.0), none rounded."""
+    found = number(value)
+    if found is None or not math.isfinite(found):
+        return str(value).strip()
+    if not found.is_integer():
+        return repr(found)
+    return str(int(value) if not isinstance(value, str) or value.strip().lstrip("+-").isdecimal() else int(found))
 
 
 def words(values: Values) -> list[str]:
-    """A column of settings as labels show it: equal numbers alike however they are written (1e-3, 0.001), ``none`` where there is none."""
+    """A column as labels show it, ``none`` where there is no value; numbers as :func:`word` writes them if all values are numbers."""
     parsed = parse(values, number)
     if not parsed.refused.any():
-        return ["none" if value is None else word(value) for value in parsed.values]
-    return ["none" if gap else word(value).strip() for value, gap in zip(objects(values), values.isna(), strict=True)]
+        return ["none" if gap else word(value) for value, gap in zip(objects(values), parsed.missing, strict=True)]
+    return ["none" if gap else str(value).strip() for value, gap in zip(objects(values), values.isna(), strict=True)]
 
 
 def is_numeric(values: Values) -> bool:

@@ -11,17 +11,16 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from accum_sweeps.analysis.cells import NONE
-from accum_sweeps.analysis.named_columns import Roles, Source, response_column
+from accum_sweeps.analysis.named_columns import STATUS_WORDS, Roles, Source, response_column
 from accum_sweeps.analysis.parse_columns import number, objects, parse, whole, word, words
 from accum_sweeps.analysis.table import Values
 from accum_sweeps.analysis.words import listed
 from accum_sweeps.plan.errors import UserError, one_of
 from accum_sweeps.plan.spec import CONTROLS
-from accum_sweeps.record.state import STATUSES
 
 OWN = ("run_id", "setup", "setup_id", "accum", "seed", "control", "replicate", "status")
 ALL_ROWS = "all rows"  # the setup_id of a table whose setups are not told apart: the same in an earlier table
-STATUS_WORDS = {status: status for status in STATUSES} | {"scheduled": "planned", "killed": "cancelled", "canceled": "cancelled"}
+LARGEST, SMALLEST = 1e150, 1e-100  # beyond these a square is no number or zero; MLflow keeps infinity as 1.8e308
 MOST_ROWS = 3
 
 
@@ -186,7 +185,13 @@ def _response(source: Source, name: str, statuses: "pd.Series[str]", notes: list
     if "perplexity" in name and (found <= 0).any():
         notes.append(f"{_rows(found <= 0, 'has', 'have')} a {name} that is not above 0, which none can be ({_which(source, found <= 0)})")
         found[found <= 0] = np.nan
-    without = ~np.isfinite(found) & (statuses == "finished").to_numpy()
+    found[np.abs(found) > LARGEST] = np.nan
+    largest = np.nanmax(np.abs(found), initial=0.0)
+    if 0 < largest < SMALLEST:
+        raise UserError(
+            f"{source.name}: no value of {name} is above {SMALLEST:g} in size, their squares would vanish.\n  Give it in another unit."
+        )
+    without = np.isnan(found) & (statuses == "finished").to_numpy()
     if without.any():
         runs = "1 finished run" if without.sum() == 1 else f"{int(without.sum())} finished runs"
         notes.append(f"{runs} without a finite {name} ({_which(source, without)})")
