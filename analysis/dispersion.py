@@ -1,13 +1,15 @@
-"""Does accumulation vary more than rounding does? Pure functions on arrays; the definitions are this project's own.
+"""Does accumulation vary more than rounding does, and move runs further? Pure functions on arrays; the definitions are this project's own.
 
 Shapes: S seeds, C = K - 1 accumulated arms. ``accumulated`` and ``controls`` are float64 (S, C) in the response's unit, column by
 column the same k; NaN or infinite where a run has no finished value.
 """
 
+import functools
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import ArrayLike
+from scipy.integrate import quad
 from scipy.special import chdtri, stdtr
 
 from accum_sweeps.analysis.paired import LEVEL, Floats, paired_shift
@@ -18,9 +20,9 @@ MIN_SEEDS = 3
 
 @dataclass(frozen=True, kw_only=True)
 class Dispersion:
-    """The lambda test: ``ratio`` estimates lambda, the variance over accumulated runs in units of that over their controls.
+    """``ratio`` estimates a ratio of variances by its logarithm in each seed: of lambda_test or of excess_test.
 
-    ``low`` and ``high`` are two-sided 95 % limits, ``upper`` is the one-sided 95 % limit, ``p`` belongs to the alternative lambda > 1.
+    ``low`` and ``high`` are two-sided 95 % limits, ``upper`` is the one-sided 95 % limit, ``p`` belongs to the alternative ratio > 1.
     All are NaN where the test cannot be made; ``why_not`` then says why, else it is empty. ``seeds`` counts the seeds with every
     accumulated run and every control.
     """
@@ -62,6 +64,45 @@ def lambda_test(accumulated: ArrayLike, controls: ArrayLike) -> Dispersion:
     if (above == 0).any():
         return _not_assessable(seeds, f"the accumulated runs are identical in {int((above == 0).sum())} of {seeds} seeds")
     return _tested(np.log(above) - np.log(below))
+
+
+def excess_test(accumulated: ArrayLike, controls: ArrayLike, reference: ArrayLike) -> Dispersion:
+    """Squared differences from the reference arm in units of those of the controls from their twins, by seed as in lambda_test.
+
+    E_s = log sum_k (accumulated[s, k] - reference[s])^2 - log sum_k (controls[s, k] - accumulated[s, k])^2 - c; the excess is exp(mean E).
+    It is 1 if arms differ by rounding alone. A real dependence on the micro-batch moves a run and its control of the same k alike, so
+    that lambda, which compares their variances, stays at 1; the excess does not. c = ``expected_log_ratio`` allows for the arms'
+    differences sharing the reference run. Where rounding itself depends on k (one batch in bf16) the excess is not 1 either, so it is
+    no test of the verdict, only a limit. ``reference`` is float64 (S,); otherwise as lambda_test.
+    """
+    runs, twins = _matched(accumulated, controls)
+    base = np.asarray(reference, dtype=np.float64)
+    complete = np.isfinite(runs).all(axis=1) & np.isfinite(twins).all(axis=1) & np.isfinite(base)
+    seeds = int(complete.sum())
+    if seeds < MIN_SEEDS:
+        return _not_assessable(seeds, f"{seeds} seeds with all runs and controls, at least {MIN_SEEDS} are needed")
+    above = ((runs - base[:, np.newaxis])[complete] ** 2).sum(axis=1)
+    below = ((twins - runs)[complete] ** 2).sum(axis=1)
+    if (above == 0).all():
+        return Dispersion(seeds=seeds, ratio=0.0, low=0.0, high=0.0, upper=0.0, p=1.0)
+    if (above == 0).any() or (below == 0).any():
+        return _not_assessable(seeds, f"runs are identical in {int(((above == 0) | (below == 0)).sum())} of {seeds} seeds")
+    return _tested(np.log(above) - np.log(below) - expected_log_ratio(runs.shape[1]))
+
+
+@functools.cache
+def expected_log_ratio(arms: int) -> float:
+    """E log sum_k (z_k - z_0)^2 - E log sum_k (u_k - v_k)^2 over ``arms`` terms, all letters independent standard normal.
+
+    The first sum is chi2(arms - 1) + (arms + 1) chi2(1), the second 2 chi2(arms). By Frullani's integral E log Q is the integral over t
+    of (exp(-t) - M(t)) / t, M(t) = E exp(-t Q): the difference needs no exp(-t).
+    """
+
+    def integrand(log_t: float) -> float:
+        t = np.exp(log_t)
+        return float((1 + 4 * t) ** (-arms / 2) - (1 + 2 * t) ** (-(arms - 1) / 2) * (1 + 2 * (arms + 1) * t) ** -0.5)
+
+    return float(quad(integrand, -40, 80, limit=200)[0])
 
 
 def _matched(accumulated: ArrayLike, controls: ArrayLike) -> tuple[Floats, Floats]:

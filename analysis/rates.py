@@ -28,7 +28,8 @@ class Truth:
 
     The last arm is shifted by ``shift`` margins (0.5 sigma_tot each). Accumulated runs have ``lambda_`` times the path variance of the
     reference arm and of the controls, which is ``path_share`` of sigma_tot^2. ``scale_spread`` is the ratio of the largest to the
-    smallest path SD among seeds. A run diverges with probability ``diverging_last`` in the last arm and ``diverging`` in the others.
+    smallest path SD among seeds. A real ``dependence`` on the micro-batch adds so many path variances to each accumulated run, the same to
+    its control. A run diverges with probability ``diverging_last`` in the last arm and ``diverging`` in the others.
     ``margin`` is fixed (0.5 sigma_tot), reference (of the sweep itself) or earlier (of an earlier sweep of EARLIER_SEEDS seeds).
     """
 
@@ -39,6 +40,7 @@ class Truth:
     margin: str = "fixed"
     has_controls: bool = True
     scale_spread: float = 1.0
+    dependence: float = 0.0
     diverging: float = 0.0
     diverging_last: float = 0.0
 
@@ -53,6 +55,7 @@ TRUTHS = (
     *(Truth(seeds=seeds, path_share=0.02, lambda_=4.0) for seeds in (3, 5, 8, 10)),
     *(Truth(seeds=seeds, path_share=0.02, lambda_=16.0) for seeds in (5, 8)),
     *(Truth(seeds=seeds, path_share=0.02, scale_spread=10.0) for seeds in (3, 5, 8)),
+    *(Truth(seeds=seeds, path_share=0.0002, dependence=100.0) for seeds in (3, 5, 8)),
     Truth(seeds=10, path_share=0.02, diverging=0.2, diverging_last=0.2),
     Truth(seeds=12, path_share=0.02, diverging_last=0.9),
 )
@@ -66,7 +69,8 @@ def draw(truth: Truth, generator: Generator) -> Statistics:
     shift = np.zeros(ARMS)
     shift[-1] = truth.shift * MARGIN_IN_SD
     paths[:, 1:] *= np.sqrt(truth.lambda_)
-    y = seed + shift + paths
+    shared = shift + np.sqrt(truth.dependence) * scale * generator.standard_normal((truth.seeds, ARMS)) * (np.arange(ARMS) > 0)
+    y = seed + shared + paths
     probability = np.full(ARMS, truth.diverging)
     probability[-1] = truth.diverging_last
     diverged = generator.random(y.shape) < probability
@@ -75,7 +79,7 @@ def draw(truth: Truth, generator: Generator) -> Statistics:
         y,
         0,
         _margin(truth, finished[:, 0], generator),
-        controls=seed + shift + rounding if truth.has_controls else None,
+        controls=seed + shared + rounding if truth.has_controls else None,
         diverged=diverged,
     )
 

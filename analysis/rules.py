@@ -10,7 +10,14 @@ import numpy as np
 from numpy.random import Generator
 from numpy.typing import ArrayLike
 
-from accum_sweeps.analysis.dispersion import Dispersion, PathVariance, lambda_test, path_variance, path_variance_without_controls
+from accum_sweeps.analysis.dispersion import (
+    Dispersion,
+    PathVariance,
+    excess_test,
+    lambda_test,
+    path_variance,
+    path_variance_without_controls,
+)
 from accum_sweeps.analysis.divergence import Divergence, divergence_tests
 from accum_sweeps.analysis.equivalence import is_equivalent, tost_p
 from accum_sweeps.analysis.margin import Margin
@@ -21,6 +28,7 @@ from accum_sweeps.analysis.sign_flip import sign_flip_p
 CODES = ("not_assessable", "effect", "negligible", "indistinguishable", "equivalent", "inconclusive")
 MIN_COMPLETE_SEEDS = 3
 LAMBDA_LIMIT = 4.0  # "indistinguishable" allows accumulation at most twice the SD that rounding has
+EXCESS_LIMIT = 16.0  # ... and differences from the reference arm at most four times as large as those of controls from their twins
 PATH_SHARE_LIMIT = 0.2  # above it more seeds do not help: the trajectories are too chaotic for this horizon
 
 
@@ -30,7 +38,8 @@ class Statistics:
 
     ``complete_seeds`` have a finished or diverged run in every arm; ``unfinished_arms`` is the number of arms, the reference arm
     included, without a finished run. ``shift_p`` are the p values of the shifts: of paired t, or of the sign-flip test where that was
-    asked for. ``dispersion`` is None without controls. ``sigma_tot``, ``path`` and ``margin`` are in the shifts' unit.
+    asked for. ``dispersion`` (lambda) and ``excess`` are None without controls. ``sigma_tot``, ``path`` and ``margin`` are in the unit of
+    the shifts.
     """
 
     complete_seeds: int
@@ -38,6 +47,7 @@ class Statistics:
     shifts: tuple[PairedShift, ...]
     shift_p: tuple[float, ...]
     dispersion: Dispersion | None
+    excess: Dispersion | None
     divergences: tuple[Divergence, ...]
     path: PathVariance
     sigma_tot: float
@@ -100,6 +110,7 @@ def measure(
         shifts=shifts,
         shift_p=_sign_flips(differences, generator) if sign_flip else tuple(shift.p for shift in shifts),
         dispersion=None if matched is None else lambda_test(accumulated, matched),
+        excess=None if matched is None else excess_test(accumulated, matched, values[:, reference]),
         divergences=divergence_tests(has_diverged, finished, reference),
         path=_path(values, accumulated, matched),
         sigma_tot=total_sd(values[:, reference]),
@@ -125,7 +136,8 @@ def decide(statistics: Statistics) -> Decision:
     2. effect: Holm's procedure over K - 1 shifts, one lambda test and K - 1 McNemar tests rejects, and equivalence does not hold,
        or a test of divergence is among those that reject;
     3. negligible: it rejects, and equivalence holds;
-    4. indistinguishable: every arm's TOST passes (no correction), and the upper limit of lambda is at most 4;
+    4. indistinguishable: every arm's TOST passes (no correction), the upper limit of lambda is at most 4 and that of the excess, the
+       squared differences from the reference arm in units of those of the controls from their twins, at most 16;
     5. equivalent: equivalence holds;
     6. inconclusive.
 
@@ -148,7 +160,7 @@ def decide(statistics: Statistics) -> Decision:
         divergence_p=divergence_p,
         tost_p=equivalence,
         equivalence_holds=holds,
-        rounding_is_assessed=dispersion is not None and dispersion.is_assessable,
+        rounding_is_assessed=_is_assessable(dispersion) and _is_assessable(statistics.excess),
         path_share=share,
         more_seeds=more_seeds(statistics) if is_open and not shorten else None,
         shorten_horizon=shorten,
@@ -170,11 +182,18 @@ def _code(statistics: Statistics, best_p: float, best_divergence_p: float, equiv
         return "effect"
     if best_p <= ALPHA:
         return "negligible" if holds else "effect"
-    dispersion = statistics.dispersion
-    is_within_rounding = dispersion is not None and dispersion.is_assessable and dispersion.upper <= LAMBDA_LIMIT
+    is_within_rounding = _is_below(statistics.dispersion, LAMBDA_LIMIT) and _is_below(statistics.excess, EXCESS_LIMIT)
     if is_within_rounding and all(p <= ALPHA for p in equivalence):
         return "indistinguishable"
     return "equivalent" if holds else "inconclusive"
+
+
+def _is_assessable(ratio: Dispersion | None) -> bool:
+    return ratio is not None and ratio.is_assessable
+
+
+def _is_below(ratio: Dispersion | None, limit: float) -> bool:
+    return ratio is not None and ratio.is_assessable and ratio.upper <= limit
 
 
 def more_seeds(statistics: Statistics) -> int | None:

@@ -7,7 +7,7 @@ from accum_sweeps.analysis.comparison import Arm, Comparison
 from accum_sweeps.analysis.dispersion import Dispersion
 from accum_sweeps.analysis.margin import Margin
 from accum_sweeps.analysis.paired import ALPHA
-from accum_sweeps.analysis.rules import LAMBDA_LIMIT, Decision, Statistics
+from accum_sweeps.analysis.rules import EXCESS_LIMIT, LAMBDA_LIMIT, Decision, Statistics
 from accum_sweeps.analysis.words import arms as arms_in_words
 from accum_sweeps.analysis.words import decimals, interval, listed, rounded_up, signed
 
@@ -36,6 +36,7 @@ def sentence(compared: Comparison, statistics: Statistics, decision: Decision, c
     parts = _shifts(compared, unit)
     parts += _equivalence(compared, statistics.margin, unit)
     parts += _dispersion(statistics.dispersion, decision, control)
+    parts += _excess(statistics.excess, compared, control)
     parts += _divergence(compared, len(cells.seeds))
     if decision.shorten_horizon:
         parts.append(
@@ -44,7 +45,7 @@ def sentence(compared: Comparison, statistics: Statistics, decision: Decision, c
     if cells.mixed:
         parts.append(f"arms of seed {listed(cells.mixed)} were run in several environments, only those of one are compared")
     if not decision.rounding_is_assessed:
-        parts.append(f"rounding not assessed ({statistics.dispersion.why_not if statistics.dispersion else 'no controls'})")
+        parts.append(f"rounding not assessed ({_why_not(statistics)})")
     return f"{headline(decision)}: {'; '.join(parts)}"
 
 
@@ -114,6 +115,23 @@ def _dispersion(dispersion: Dispersion | None, decision: Decision, control: str)
         return [f"accumulated runs vary more than their {control} controls do: {limits}"]
     close = f"at most {rounded_up(dispersion.upper)}" if dispersion.upper <= LAMBDA_LIMIT else f"not shown to be below {LAMBDA_LIMIT:g}"
     return [f"variance over accumulated runs in units of that over {control} controls: {limits}, {close}"]
+
+
+def _excess(excess: Dispersion | None, compared: Comparison, control: str) -> list[str]:
+    if excess is None or not excess.is_assessable:
+        return []
+    words = f"squared differences from k={compared.reference} in units of those of {control} controls from their twins: {excess.ratio:.2g}"
+    limits = f"[{excess.low:.2g}, {excess.high:.2g}]"
+    if excess.low > EXCESS_LIMIT:
+        return [f"{words} {limits}, so more than rounding of the kind that the controls have"]
+    close = f"at most {rounded_up(excess.upper)}" if excess.upper <= EXCESS_LIMIT else f"not shown to be below {EXCESS_LIMIT:g}"
+    return [f"{words} {limits}, {close}"]
+
+
+def _why_not(statistics: Statistics) -> str:
+    """Of the two comparisons with controls the first that could not be made."""
+    made = (statistics.dispersion, statistics.excess)
+    return next((each.why_not for each in made if each is not None and each.why_not), "no controls")
 
 
 def _divergence(compared: Comparison, seeds: int) -> list[str]:

@@ -87,6 +87,8 @@ class Verdict:
             "lambda_high": dispersion.high if dispersion else np.nan,
             "lambda_upper": dispersion.upper if dispersion else np.nan,
             "lambda_p_holm": decision.dispersion_p if dispersion and dispersion.is_assessable else np.nan,
+            "excess": statistics.excess.ratio if statistics.excess else np.nan,
+            "excess_upper": statistics.excess.upper if statistics.excess else np.nan,
             "divergence_p_holm": arm.divergence_p_holm,
             "path_sd": np.sqrt(path.value),
             "path_share": decision.path_share,
@@ -99,7 +101,8 @@ COLUMNS = [
     *("setup", "setup_id", "response", "unit", "code", "reference", "accum", "finished", "diverged", "pairs"),
     *("shift", "shift_low", "shift_high", "shift_sigma", "shift_sigma_low", "shift_sigma_high", "difference_sd", "p", "p_holm"),
     *("sigma_tot", "margin", "margin_source", "tost_p", "difference_sd_upper"),
-    *("control", "lambda", "lambda_low", "lambda_high", "lambda_upper", "lambda_p_holm", "divergence_p_holm"),
+    *("control", "lambda", "lambda_low", "lambda_high", "lambda_upper", "lambda_p_holm", "excess", "excess_upper"),
+    "divergence_p_holm",
     *("path_sd", "path_share", "more_seeds", "q"),
 ]
 

@@ -9,7 +9,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from accum_sweeps.analysis.dispersion import lambda_test, path_variance, path_variance_without_controls
+from accum_sweeps.analysis.dispersion import (
+    excess_test,
+    expected_log_ratio,
+    lambda_test,
+    path_variance,
+    path_variance_without_controls,
+)
+from accum_sweeps.analysis.paired import Floats
 
 REFERENCE = Path(__file__).parents[1] / "reference"
 RUNS = np.array([[0.0, 2.0], [0.0, 4.0], [0.0, 1.0]])  # variances 2, 8, 1/2
@@ -131,3 +138,46 @@ def test_level_scale_and_order_of_seeds_change_nothing(level: int, scale: int, o
     assert moved.ratio == pytest.approx(4, rel=1e-9) and moved.p == pytest.approx(lambda_test(RUNS, CONTROLS).p, rel=1e-9)
     path = path_variance(level + scale * RUNS, level + scale * CONTROLS).value
     assert path == pytest.approx(scale**2 * path_variance(RUNS, CONTROLS).value, rel=1e-12)
+
+
+def test_the_constant_is_that_of_a_simulation() -> None:
+    drawn = np.random.default_rng(0)
+    for arms in (1, 2, 3, 7):
+        z, u = drawn.standard_normal((2, 200_000, arms + 1))
+        logs = np.log(((z[:, 1:] - z[:, :1]) ** 2).sum(axis=1)) - np.log(2 * (u[:, 1:] ** 2).sum(axis=1))
+        error = logs.std() / np.sqrt(len(logs))
+        assert abs(logs.mean() - expected_log_ratio(arms)) < 4 * error < 0.03
+    assert expected_log_ratio(1) == pytest.approx(0, abs=1e-9), "one difference of two runs against one of two runs"
+
+
+def rounding(drawn: np.random.Generator, seeds: int, arms: int = 3) -> tuple[Floats, Floats, Floats]:
+    """Accumulated runs, controls and reference of one sweep in which all differ by rounding alone, of another scale in every seed."""
+    seed = 5 * drawn.standard_normal((seeds, 1))
+    scale = np.exp(drawn.uniform(-1, 1, (seeds, 1)))
+    runs, controls = seed + scale * drawn.standard_normal((2, seeds, arms))
+    return runs, controls, (seed + scale * drawn.standard_normal((seeds, 1)))[:, 0]
+
+
+@pytest.mark.parametrize("seeds", [3, 5, 8])
+def test_limits_of_the_excess_hold_one_where_all_is_rounding(seeds: int) -> None:
+    drawn = np.random.default_rng(seeds)
+    found = [excess_test(*rounding(drawn, seeds)) for _ in range(1500)]
+    beyond = np.mean([each.low > 1 or each.high < 1 for each in found])
+    assert abs(beyond - 0.05) < 3 * np.sqrt(0.05 * 0.95 / 1500) + 0.01
+    assert abs(np.mean([each.upper < 1 for each in found]) - 0.05) < 3 * np.sqrt(0.05 * 0.95 / 1500) + 0.015
+
+
+def test_what_a_run_shares_with_its_control_shows_in_the_excess_and_not_in_lambda() -> None:
+    runs, controls, reference = rounding(np.random.default_rng(2), 8)
+    shared = 1e3 * np.random.default_rng(3).standard_normal(runs.shape)
+    assert excess_test(runs + shared, controls + shared, reference).low > 1e4
+    assert lambda_test(runs + shared, controls + shared).upper < 1.1
+
+
+def test_the_excess_by_hand_and_where_there_is_none() -> None:
+    reference, runs = np.zeros(3), np.array([[1.0], [2.0], [4.0]])
+    found = excess_test(runs, runs + 0.5, reference)
+    assert found.ratio == pytest.approx(4 * (1 * 2 * 4) ** (2 / 3)) and found.seeds == 3
+    assert excess_test(np.zeros((3, 2)), np.ones((3, 2)), reference).upper == 0
+    assert "identical in 1 of 3 seeds" in excess_test(runs * [[0.0], [1.0], [1.0]], runs + 0.5, reference).why_not
+    assert "2 seeds with all runs" in excess_test(runs, [[1.0], [2.0], [np.nan]], reference).why_not

@@ -47,7 +47,10 @@ def test_scale_of_the_response_changes_no_code() -> None:
     ("change", "words"),
     [
         (lambda f: f.assign(status=f["status"].mask(f["seed"] == 0, "failed")), "3 runs are failed"),
-        (lambda f: f.assign(eval_loss_final=f["eval_loss_final"].mask(f["seed"] == 0)), "lm: 3 finished runs without a finite eval_loss_final"),
+        (
+            lambda f: f.assign(eval_loss_final=f["eval_loss_final"].mask(f["seed"] == 0)),
+            "lm: 3 finished runs without a finite eval_loss_final",
+        ),
         (lambda f: f.assign(status=f["status"].mask(f["seed"] == 0, "failed")), "lm: 1 of 6 seeds are incomplete"),
         (
             lambda f: pd.concat([f, f.query("seed < 2").assign(replicate=1, eval_loss_final=2.5)]),

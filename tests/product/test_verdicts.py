@@ -42,7 +42,14 @@ def test_a_real_dependence_on_the_micro_batch_is_detected(tmp_path: Path, argume
 
 
 def test_a_long_chaotic_training_is_told_to_shorten_the_horizon(tmp_path: Path) -> None:
-    chaotic = ("optimizer.lr=1e-2", "optimizer.max_norm=null", "optimizer.schedule=constant", "steps=400", "dtype=amp_bf16", "data.seq_len=16")
+    chaotic = (
+        "optimizer.lr=1e-2",
+        "optimizer.max_norm=null",
+        "optimizer.schedule=constant",
+        "steps=400",
+        "dtype=amp_bf16",
+        "data.seq_len=16",
+    )
     arguments = [text for text in GRID if not text.startswith("data.seq_len")]
     place = Place(tmp_path)
     output = place.type(*arguments, "sweep=s", *chaotic)
