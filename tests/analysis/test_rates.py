@@ -60,7 +60,7 @@ def limit(alpha: float, sweeps: float) -> float:
 
 
 def test_a_true_null_is_rarely_called_an_effect() -> None:
-    rows = rates(shift=0.0, lambda_=1.0, scale_spread=1.0, diverging_last=0.0) + rates(shift=0.0, lambda_=1.0, diverging=0.2)
+    rows = rates(shift=0.0, lambda_=1.0, scale_spread=1.0, dependence=0.0, diverging_last=0.0) + rates(shift=0.0, lambda_=1.0, diverging=0.2)
     assert len(rows) == 18
     for row in rows:
         assert row["effect"] + row["negligible"] <= limit(0.05, row["sweeps"])
@@ -73,6 +73,11 @@ def test_a_shift_of_a_margin_is_rarely_called_nothing() -> None:
 
 def test_four_times_the_variance_of_rounding_is_rarely_called_rounding() -> None:
     for row in rates(lambda_=4.0) + rates(lambda_=16.0):
+        assert row["indistinguishable"] <= limit(0.05, row["sweeps"])
+
+
+def test_what_controls_share_with_their_runs_is_rarely_called_rounding() -> None:
+    for row in rates(dependence=100.0):
         assert row["indistinguishable"] <= limit(0.05, row["sweeps"])
 
 
