@@ -17,32 +17,34 @@ from accum_sweeps.plan.judging import RESPONSE, Judging
 BAD_CALL, INTERRUPTED, BROKEN_PIPE = 2, 130, 141
 
 HELP = """\
-Does gradient accumulation change the result, compared with another seed and with rounding? Reads a table of runs, one row a
-run, and prints the verdict on each setup, the shifts by accumulation factor and the components of variance.
+Does gradient accumulation change the result, compared with another seed and with rounding? Reads a table of runs,
+one row a run, and prints the verdict on each setup, the shifts by accumulation factor and the components of variance.
 
   python -m accum_sweeps.analysis SOURCE [options]
   python -m accum_sweeps.analysis runs.csv --accum accum --seed seed --response eval_perplexity --setup model,lr
-  python -m accum_sweeps.analysis sqlite:///mlflow.db --experiment lm --accum grad_accum_steps --seed seed --response eval_loss
+  python -m accum_sweeps.analysis sqlite:///mlflow.db --accum grad_accum --seed seed --response loss --setup lr
 
 SOURCE
-  a root or a sweep's folder of this program, or its exported results.parquet or results.csv: needs no names of columns
+  a root or a sweep's folder of this program, or its results.parquet or results.csv: columns need no names
   any CSV, TSV or Parquet file, one row a run
   an MLflow tracking URI (sqlite:///FILE, http://HOST:PORT, ...): one row a run; of a metric its last value
 
-columns; of MLflow params.x, metrics.x, tags.x, or plain x where only one is called so
+columns (of MLflow params.x, metrics.x, tags.x, or plain x where only one is called so)
   --accum COL            accumulation factor: positive whole numbers
-  --seed COL             runs of one seed are compared with each other; at least 3 seeds are needed. Without it all rows are one seed
-  --response COL ...     what is judged, the first one with all its details (default RESPONSE). A column with "perplexity" in
-                         its name is judged as its logarithm
-  --setup COL[,COL...]   settings besides accumulation and seed: each combination is judged by itself (default: all rows together)
+  --seed COL             runs of one seed are compared; a verdict needs 3 seeds. Without it all rows are one seed
+  --response COL ...     what is judged, the first one with all its details (default RESPONSE). A column with
+                         "perplexity" in its name is judged as its logarithm
+  --setup COL[,COL...]   settings besides accumulation and seed: each combination is judged by itself (default: none)
   --replicate COL        number of a rerun with nothing changed
-  --control COL          none, or the kind of rounding control: CONTROLS
-  --status COL           finished, diverged, running, failed, ... (MLflow knows it; elsewhere the default is finished)
+  --control COL          none, or the kind of rounding control (CONTROLS)
+  --status COL           finished, diverged, running, failed, ... (default: what MLflow says; elsewhere finished)
+Columns called accum, seed, replicate, control and status need no option.
 
 judging
   --reference K          accumulation factor that others are compared with (default: each setup's smallest)
-  --margin X             largest shift of the first response that does not matter, in its unit (nats for losses and perplexities)
-  --earlier SOURCE       earlier runs of the same setups with other seeds, from which margins come; same names of columns
+  --margin X             largest shift of the first response that does not matter, in its unit (nats for losses and
+                         perplexities)
+  --earlier SOURCE       earlier runs of the same setups with other seeds, from which margins come; same columns
   --sign-flip            sign-flip tests in place of paired t tests
 
 more
@@ -52,7 +54,8 @@ more
   --html FILE            write the report, one file that needs no network
   --help                 this text
 
-What was left out or assumed is printed to stderr as "note: ...". Exit codes: 0 judged, whatever the verdict; 2 cannot be judged.
+What was left out or assumed is printed to stderr as "note: ...".
+Exit codes: 0 judged, whatever the verdict; 2 cannot be judged.
 """
 
 

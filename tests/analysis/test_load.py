@@ -2,6 +2,7 @@
 
 import warnings
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -10,6 +11,7 @@ import pytest
 from accum_sweeps.analysis.export import write_tables
 from accum_sweeps.analysis.load import DamagedRunWarning, load, trajectories
 from accum_sweeps.analysis.table import known_columns
+from accum_sweeps.analysis.tidy import TableWarning
 from accum_sweeps.analysis.verdict import verdict
 from accum_sweeps.plan.errors import UserError
 from tests.analysis.roots import ENV, OTHER_ENV, claim, finish, plan, start
@@ -236,3 +238,64 @@ def test_a_root_without_a_sweep_says_how_to_start_one(tmp_path: Path) -> None:
     plan(tmp_path, SPECS).path.joinpath("plan.1.jsonl").unlink()
     with pytest.raises(UserError, match="no sweep is planned in this root yet"):
         load(tmp_path)
+
+
+def named(path: Path, **names: Any) -> list[list[object]]:
+    found = load(path, accum="k", seed="s", response="loss", **names)
+    return found[["accum", "seed", "loss"]].to_numpy(dtype=object).tolist()
+
+
+TEXTS = {
+    "plain.csv": "k,s,loss\n1,0,2.5\n4,0,2.625\n",
+    "comments.csv": "# from a paper\n# in nats\nk,s,loss\n1,0,2.5\n4,0,2.625\n",
+    "semicolons.csv": "k;s;loss\n1;0;2.5\n4;0;2.625\n",
+    "tabs.tsv": "k\ts\tloss\n1\t0\t2.5\n4\t0\t2.625\n",
+    "spaces.csv": "k, s, loss\n1, 0, 2.5\n4, 0, 2.625\n",
+    "windows.csv": "\ufeffk,s,loss\r\n1,0,2.5\r\n4,0,2.625\r\n",
+    "quotes.csv": '"k","s","loss"\n"1","0","2.5"\n"4","0","2.625"\n',
+    "floats.csv": "k,s,loss\n1.0,0.0,2.5\n4.0,0.0,2.625e0\n",
+    "blank_lines.csv": "k,s,loss\n\n1,0,2.5\n\n4,0,2.625\n\n",
+    "wide.csv": 'k,s,note,loss\n1,0,"a, b",2.5\n4,0,,2.625\n',
+}
+
+
+@pytest.mark.parametrize("name", TEXTS)
+def test_any_text_table_is_read_by_the_names_of_its_columns(tmp_path: Path, name: str) -> None:
+    (tmp_path / name).write_text(TEXTS[name], encoding="utf-8", newline="")
+    assert named(tmp_path / name) == [[1, 0, 2.5], [4, 0, 2.625]]
+    assert set(load(tmp_path / name, accum="k", seed="s", response="loss")["setup"]) == {name.partition(".")[0]}
+
+
+@pytest.mark.parametrize("dtype", [None, "category", object, "string", "str"])
+def test_any_parquet_file_is_read_by_the_names_of_its_columns(tmp_path: Path, dtype: Any) -> None:
+    frame = pd.DataFrame({"k": [1, 4], "s": [0, 0], "loss": [2.5, 2.625]})
+    (frame if dtype is None else frame.astype(dtype)).to_parquet(tmp_path / "a.parquet")
+    assert named(tmp_path / "a.parquet") == [[1, 0, 2.5], [4, 0, 2.625]]
+
+
+def test_no_digit_of_a_text_table_is_lost(tmp_path: Path) -> None:
+    values = [0.1 + 0.2, 13.26832732791897, 5e-99, 2.0**0.5]
+    (tmp_path / "a.csv").write_text("k,s,loss\n" + "".join(f"1,{s},{value!r}\n" for s, value in enumerate(values)))
+    assert [row[2] for row in named(tmp_path / "a.csv")] == values
+
+
+def test_what_is_wrong_in_a_file_is_named_with_its_row(tmp_path: Path) -> None:
+    (tmp_path / "a.csv").write_text("k,s,loss\n1,0,2.5\nfp32,0,2.6\n")
+    with pytest.raises(UserError, match=r"a.csv: column 'k', row 2: 'fp32' is no accumulation factor; allowed are positive whole numbers"):
+        named(tmp_path / "a.csv")
+    (tmp_path / "ragged.csv").write_text("k,s,loss\n1,0,2.5\n1,0,2.5,7,8\n")
+    with pytest.raises(UserError, match=r"ragged.csv: cannot be read as a table \(.*line 3"):
+        named(tmp_path / "ragged.csv")
+    with pytest.raises(UserError, match=r"sweep='x': .*a.csv holds no sweeps"):
+        named(tmp_path / "a.csv", sweep="x")
+
+
+def test_a_roots_columns_have_their_names(exported: Path) -> None:
+    with pytest.raises(UserError, match="seed='seed_data': the columns of a root or sweep have their names already"):
+        load(exported, seed="seed_data")
+    with pytest.raises(UserError, match=r"response='eval_los_final'.*did you mean eval_loss_final"):
+        load(exported, response="eval_los_final")
+    for file in ("results.parquet", "results.csv"):
+        with pytest.warns(TableWarning, match="taken from the columns of that name: accum, seed, replicate, status"):
+            regrouped = load(exported / file, setup="dtype", response="eval_loss_final", control="control")
+        assert set(regrouped["setup"]) == {"dtype=fp32"} and regrouped["status"].tolist() == load(exported)["status"].tolist()
