@@ -10,7 +10,7 @@ import pandas as pd
 from accum_sweeps.analysis.comparison import Arm, Comparison
 from accum_sweeps.analysis.component_tables import SetupComponents
 from accum_sweeps.analysis.judged import Judged
-from accum_sweeps.analysis.sentences import headline
+from accum_sweeps.analysis.sentences import WORDS, headline
 from accum_sweeps.analysis.verdict import Verdict, Verdicts
 from accum_sweeps.analysis.words import decimals, interval, percent, plain, signed
 
@@ -57,10 +57,17 @@ def _block(name: str, each: Verdict, components: SetupComponents, judged: Judged
     lines = textwrap.wrap(name, WIDTH) or [""]
     if each.compared is not None:
         lines += _table([_HEAD, *_rows(each.compared, each.unit)])
-    lines += textwrap.wrap(f"-> {each.sentence}", WIDTH, initial_indent="  ", subsequent_indent="     ")
-    for words in (*_others(each, judged), *_weights(each, judged), *_components(components)):
+    words, rest = in_two(each)
+    lines += textwrap.wrap(f"-> {words}", WIDTH, initial_indent="  ", subsequent_indent="     ")
+    for words in (rest, *_others(each, judged), *_weights(each, judged), *_components(components)):
         lines += textwrap.wrap(words, WIDTH, initial_indent="     ", subsequent_indent="     ")
     return "\n".join(lines)
+
+
+def in_two(each: Verdict) -> tuple[str, str]:
+    """The verdict in a few words, and the rest of its sentence."""
+    words = WORDS["not_assessable"] if each.decision is None or each.reasons else headline(each.decision)
+    return words, each.sentence.removeprefix(f"{words}: ")
 
 
 def _others(each: Verdict, judged: Judged) -> Iterator[str]:
@@ -68,7 +75,7 @@ def _others(each: Verdict, judged: Judged) -> Iterator[str]:
     for response, verdicts in judged.verdicts.items():
         found = next((v for v in verdicts if v.setup_id == each.setup_id), None)
         if response != each.response and found is not None:
-            yield f"{response}: {headline(found.decision) if found.decision and not found.reasons else found.sentence}"
+            yield f"{response}: {in_two(found)[0]}"
 
 
 def _weights(each: Verdict, judged: Judged) -> Iterator[str]:

@@ -36,10 +36,10 @@ def test_the_whole_text_of_a_small_sweep() -> None:
         "   1     5  2.014   reference  sigma_tot 0.027 nats",
         "   2     5  2.014     0.00000  [-0.00048, +0.00048]         0.000  [-0.018, +0.018]",
         "  16     5  2.014           0                [0, 0]             0            [0, 0]",
-        "  -> equivalent within margin: exactly the value of k=1 at k=16 in all 5 pairs of runs; no shift",
-        "     detected at k=2; the 95 % intervals, each by itself, exclude shifts beyond 0.018 sigma_tot as",
-        "     estimated (0.00049 nats); every shift within the margin of 0.0088 nats; rounding not assessed",
-        "     (no controls)",
+        "  -> equivalent within margin",
+        "     exactly the value of k=1 at k=16 in all 5 pairs of runs; no shift detected at k=2; the 95 %",
+        "     intervals, each by itself, exclude shifts beyond 0.018 sigma_tot as estimated (0.00049 nats);",
+        "     every shift within the margin of 0.0088 nats; rounding not assessed (no controls)",
         "     variance (closed forms): seed 100 %, seed:k 0.0069 %",
     ]
 
