@@ -30,6 +30,11 @@ _ENVIRONMENT = {
     "MLFLOW_SQLALCHEMYSTORE_POOLCLASS": "NullPool",
 }
 _REASONS = {
+    r"error code 40[13]\b|PERMISSION_DENIED|UNAUTHENTICATED": (
+        "access refused.\n  Set MLFLOW_TRACKING_USERNAME and MLFLOW_TRACKING_PASSWORD, or MLFLOW_TRACKING_TOKEN"
+    ),
+    r"too many \d+ error responses": "the server answers with errors",
+    "error code 404|ENDPOINT_NOT_FOUND|not in a valid JSON format": "there is no MLflow server at this address",
     "(?i)timed? ?out": "no answer in time",
     "Connection ?refused|Errno 111": "connection refused",
     "NameResolutionError|Name or service not known|could not translate host name": "unknown host",
@@ -158,5 +163,6 @@ def _user_errors(address: str) -> Iterator[None]:
         words = str(getattr(error, "message", "") or error).strip() or type(error).__name__
         if "database schema" in words:
             raise UserError(f"{where}: is of another MLflow version.\n  Upgrade it: mlflow db upgrade {where}") from None
-        reason = next((reason for pattern, reason in _REASONS.items() if re.search(pattern, words)), words.splitlines()[0][:300])
+        first = words.splitlines()[0].replace(address.rstrip("/"), where)[:300]  # which may hold the address with its password
+        reason = next((reason for pattern, reason in _REASONS.items() if re.search(pattern, words)), first)
         raise UserError(f"{where}: MLflow cannot be read: {reason}") from None

@@ -157,7 +157,8 @@ def response_column(source: Source, name: str) -> Values:
     parsed = parse(values, number)
     if parsed.refused.any() and all(value is None for value in parsed.values):
         numeric = [str(column) for column in source.frame if is_numeric(source.frame[column])]
-        raise UserError(f"{source.name}: response={name!r} holds no numbers. {_of(name, numeric, 'columns of numbers')}")
+        first = next(value for value in values.dropna() if str(value).strip())
+        raise UserError(f"{source.name}: response={name!r} holds no numbers, as in {first!r}. {_of(name, numeric, 'columns of numbers')}")
     return values
 
 

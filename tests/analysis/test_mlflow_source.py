@@ -7,8 +7,10 @@ import re
 import sqlite3
 import subprocess
 import sys
+import threading
 import warnings
 from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
@@ -171,6 +173,42 @@ def test_what_is_no_mlflow_is_named_and_stays_as_it_is(tmp_path: Path, monkeypat
 def test_a_server_that_is_not_there_is_told_in_one_line() -> None:
     with pytest.raises(UserError, match=r"^http://me:\*\*\*@127.0.0.1:9: MLflow cannot be read: connection refused$"):
         load("http://me:secret@127.0.0.1:9", accum="k")
+
+
+class _Answering(BaseHTTPRequestHandler):
+    """Answers every request with the status that its server has, and a page."""
+
+    def do_GET(self) -> None:
+        self.send_response(self.server.answer)  # type: ignore[attr-defined]
+        self.end_headers()
+        self.wfile.write(b"<html>hello</html>")
+
+    do_POST = do_GET  # noqa: N815
+
+    def log_message(self, format: str, *args: object) -> None:
+        pass
+
+
+@pytest.mark.parametrize(
+    ("answer", "message"),
+    [
+        (200, "there is no MLflow server at this address"),
+        (404, "there is no MLflow server at this address"),
+        (401, "access refused.\n  Set MLFLOW_TRACKING_USERNAME and"),
+        (403, "access refused.\n  Set MLFLOW_TRACKING_USERNAME and"),
+        (500, "the server answers with errors"),
+    ],
+)
+def test_what_a_server_answers_is_told_without_the_password(answer: int, message: str) -> None:
+    with ThreadingHTTPServer(("127.0.0.1", 0), _Answering) as fake:
+        fake.answer = answer  # type: ignore[attr-defined]
+        thread = threading.Thread(target=fake.serve_forever, daemon=True)
+        thread.start()
+        with pytest.raises(UserError, match=re.escape(message)) as caught:
+            load(f"http://me:secret@127.0.0.1:{fake.server_port}", accum="k")
+        fake.shutdown()
+        thread.join()
+    assert "secret" not in str(caught.value) and "me:***@" in str(caught.value)
 
 
 def test_a_database_of_another_version_is_told(database: str, tmp_path: Path) -> None:

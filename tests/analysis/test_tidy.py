@@ -221,7 +221,7 @@ BAD: dict[str, tuple[pd.DataFrame, dict[str, Any], str]] = {
     "twice": (pd.concat([runs(), runs()[["k"]]], axis=1), {}, "several columns are called k"),
     "one for two": (runs(), {"seed": "k"}, "the column 'k' is named for accum and for seed"),
     "seed as response": (runs(), {"response": "s"}, "the column 's' is named for seed already"),
-    "words": (runs().assign(loss="low"), {}, "response='loss' holds no numbers. It must be one of k, s"),
+    "words": (runs().assign(loss="low"), {}, "response='loss' holds no numbers, as in 'low'. It must be one of k, s"),
     "truth": (runs().assign(loss=True), {}, "response='loss' holds no numbers"),
     "times": (runs().assign(loss=pd.Timestamp(0)), {}, "response='loss' holds no numbers"),
     "reserved": (runs().rename(columns={"loss": "setup"}), {"response": "setup"}, "has a column of its own of that name"),
