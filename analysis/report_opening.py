@@ -172,13 +172,14 @@ def sigma_bound(arm: Arm) -> float:
 
 
 def _advice(inconclusive: Sequence[Verdict]) -> list[str]:
-    decisions = [each.decision for each in inconclusive if each.decision is not None]
-    seeds = [decision.more_seeds for decision in decisions if decision.more_seeds is not None]
-    chaotic = sum(decision.shorten_horizon for decision in decisions)
+    decisions = [(each.margin.value is not None, each.decision) for each in inconclusive if each.decision is not None]
+    chaotic = sum(decision.shorten_horizon for _, decision in decisions)
     parts = []
-    if seeds:
-        number = f"{min(seeds)}" if min(seeds) == max(seeds) else f"{min(seeds)} to {max(seeds)}"
-        parts.append(f"{number} more seed{'' if max(seeds) == 1 else 's'} would decide, if nothing is shifted")
+    for with_margin, outcome in ((True, "would decide, if nothing is shifted"), (False, "would give a margin")):
+        seeds = [found.more_seeds for has_margin, found in decisions if has_margin == with_margin and found.more_seeds is not None]
+        if seeds:
+            number = f"{min(seeds)}" if min(seeds) == max(seeds) else f"{min(seeds)} to {max(seeds)}"
+            parts.append(f"{number} more seed{'' if max(seeds) == 1 else 's'} {outcome}")
     if chaotic:
         where = "" if len(inconclusive) == 1 else f" in {chaotic} of the {len(inconclusive)} inconclusive setups"
         parts.append(f"paths are chaotic{where}, so a shorter horizon would tell more than further seeds")

@@ -92,9 +92,14 @@ OPENINGS: dict[str, tuple[dict[str, Any], str, str]] = {
         r"The reason: 2 complete seeds of 2, at least 3 are needed; 1 complete seeds of 1, at least 3 are needed\.",
     ),
     "inconclusive": (
-        {"a": drawn(4, noise=0.004)},
+        {"a": drawn(5, noise=0.008)},
         r"These runs do not decide whether accumulation changes eval_loss_final in a\.",
         r"The largest shift .*; \d+ more seeds? would decide, if nothing is shifted; rounding is not assessed.*",
+    ),
+    "without a margin": (
+        {"a": drawn(3)},
+        r"These runs do not decide .*",
+        r"The largest shift that .*, at k=\d; 2 more seeds would give a margin; .*",
     ),
     "chaotic": (
         {"a": drawn(8, noise=0.1)},
