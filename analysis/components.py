@@ -21,6 +21,7 @@ from accum_sweeps.analysis.mean_squares import (
     two_way,
 )
 from accum_sweeps.analysis.mls import LEVEL, Interval, Terms, linear_interval, quotient_interval, ratio_interval, variance_interval
+from accum_sweeps.analysis.paired import ALPHA
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -53,7 +54,7 @@ class SeedComponents:
 
     ``rerun`` is None with one value per cell: ``seed_k`` then holds both. Where all reruns of a cell are equal to the last bit it is
     exactly 0, and the rest is of one row per cell. ``effects`` (K,) are mean response at the first factor, then tau_k against it.
-    ``seed_k_test`` (exact F against reruns) holds only where ``rerun_gate`` (Brown-Forsythe over k) does not reject.
+    ``seed_k_test`` (exact F against reruns) needs equal rerun variance over k: None where ``rerun_gate`` (Brown-Forsythe) rejects that at 5 %.
     ``method`` is "closed forms" or "REML"; tests and the two exact ratios exist for closed forms only.
     """
 
@@ -119,6 +120,7 @@ def balanced(y: ArrayLike, level: float = LEVEL) -> SeedComponents:
     per_cell: Terms = [(0.0, rows), (1 / r, cells), (-1 / r, within)] if within else [(0.0, rows), (1.0, cells)]
     per_seed: Terms = [(1 / (k * r), rows), (-1 / (k * r), cells), *([(0.0, within)] if within else [])]
     noise: Terms = [(1.0, within)] if within else []
+    gate = equal_rerun_variance(values, *np.indices(values.shape)[:2]) if within else None
     seed, seed_k = _component(per_seed, level), _component(per_cell, level)
     return SeedComponents(
         method="closed forms",
@@ -134,8 +136,8 @@ def balanced(y: ArrayLike, level: float = LEVEL) -> SeedComponents:
         seed_k_over_rerun=_exact_ratio(cells, within, r, level) if within else None,
         seed_over_cell_noise=_exact_ratio(rows, cells, k, level),
         k_test=f_test(layout.columns, cells),
-        seed_k_test=f_test(cells, within) if within else None,
-        rerun_gate=equal_rerun_variance(values, *np.indices(values.shape)[:2]) if within else None,
+        seed_k_test=f_test(cells, within) if within and gate and gate.p > ALPHA else None,
+        rerun_gate=gate,
     )
 
 

@@ -19,7 +19,15 @@ from accum_sweeps.analysis.components import (
     unbalanced,
 )
 from accum_sweeps.analysis.gauge import gauge_study
-from accum_sweeps.analysis.mean_squares import MeanSquare, brown_forsythe, crossed, equal_rerun_variance, one_way, two_way
+from accum_sweeps.analysis.mean_squares import (
+    MeanSquare,
+    brown_forsythe,
+    crossed,
+    equal_rerun_variance,
+    f_test,
+    one_way,
+    two_way,
+)
 from accum_sweeps.analysis.mls import Interval, linear_interval, quotient_interval, ratio_interval, variance_interval
 from accum_sweeps.analysis.reml import RESIDUAL, fit
 from tests.analysis.references import SIMULATED, answers, cells, study, table
@@ -66,8 +74,10 @@ def test_balanced_closed_forms_are_those_of_base_r(name: str) -> None:
     assert layout.shape == (exact["S"], exact["K"], exact["R"]) and layout.within is not None
     squares = [layout.rows.value, layout.columns.value, layout.interaction.value, layout.within.value]
     assert squares == pytest.approx([exact[key] for key in ("MS_seed", "MS_k", "MS_seed_k", "MS_rep")], rel=1e-11)
-    assert found.seed_k_test is not None and found.k_test is not None
-    tests = [found.seed_k_test.statistic, found.seed_k_test.p, found.k_test.statistic, found.k_test.p]
+    assert found.k_test is not None and found.rerun_gate is not None
+    interaction = f_test(layout.interaction, layout.within)
+    assert found.seed_k_test == (interaction if found.rerun_gate.p > 0.05 else None)
+    tests = [interaction.statistic, interaction.p, found.k_test.statistic, found.k_test.p]
     assert tests == pytest.approx([exact[key] for key in ("F_seed_k", "p_seed_k", "F_k_over_interaction", "p_k")], rel=1e-10)
     for ours, key in ((found.seed_k, "mls_seed_k"), (found.seed, "mls_seed")):
         theirs = exact[key]

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
+from accum_sweeps.analysis.components import balanced
 from accum_sweeps.analysis.dispersion import lambda_test
 from accum_sweeps.analysis.divergence import divergence_tests
 from accum_sweeps.analysis.paired import paired_shift
@@ -37,6 +38,25 @@ def test_paired_t_and_lambda_have_their_size(seeds: int) -> None:
 @pytest.mark.parametrize("seeds", [3, 5, 8])
 def test_paired_t_and_lambda_bear_noise_that_differs_between_seeds(seeds: int) -> None:
     assert max(rejections(seeds, 10.0)) <= 0.065
+
+
+def gated_rejections(seeds: int, growth: float, sweeps: int = 2000) -> tuple[float, float]:
+    """Rate at which the gate lets the F test of seed:k be made, and at which that then rejects; rerun SD grows ``growth``-fold over k."""
+    generator = np.random.default_rng(seeds)
+    scale = np.geomspace(1, growth, ARMS)[:, np.newaxis]
+    tables = generator.standard_normal((sweeps, seeds, 1, 1)) + scale * generator.standard_normal((sweeps, seeds, ARMS, 3))
+    made = [test for test in (balanced(y).seed_k_test for y in tables) if test is not None]
+    return len(made) / sweeps, float(np.mean([test.p <= 0.05 for test in made]))
+
+
+@pytest.mark.parametrize("seeds", [3, 5, 8])
+def test_the_exact_f_test_has_its_size_where_the_gate_lets_it_be_made(seeds: int) -> None:
+    made, rejected = gated_rejections(seeds, 1.0)
+    assert made >= 0.93 and rejected == pytest.approx(0.05, abs=0.015)
+
+
+def test_the_gate_stops_the_f_test_where_rerun_noise_grows_with_k() -> None:
+    assert gated_rejections(8, 3.0, 400)[0] <= 0.45 and gated_rejections(8, 6.0, 400)[0] <= 0.05
 
 
 def test_a_pooled_ratio_of_variances_would_not() -> None:

@@ -60,7 +60,9 @@ def limit(alpha: float, sweeps: float) -> float:
 
 
 def test_a_true_null_is_rarely_called_an_effect() -> None:
-    rows = rates(shift=0.0, lambda_=1.0, scale_spread=1.0, dependence=0.0, diverging_last=0.0) + rates(shift=0.0, lambda_=1.0, diverging=0.2)
+    rows = rates(shift=0.0, lambda_=1.0, scale_spread=1.0, dependence=0.0, diverging_last=0.0) + rates(
+        shift=0.0, lambda_=1.0, diverging=0.2
+    )
     assert len(rows) == 18
     for row in rows:
         assert row["effect"] + row["negligible"] <= limit(0.05, row["sweeps"])
