@@ -108,8 +108,8 @@ def _of_experiment(uri: str, experiment: str | None, roles: Roles, sweep: str | 
         raise UserError(f"{where}: has no runs")
     own = [run for run in runs if run.is_own]
     if roles.named() or not own:
-        labels = [run.label for run in runs]
-        return _tidied(make_source(experiment_frame(runs), where, name, labels=labels), roles, sweep)
+        labels, ids = [run.label for run in runs], [run.run_id for run in runs]
+        return _tidied(make_source(experiment_frame(runs), where, name, labels=labels, ids=ids), roles, sweep)
     others = sum(not run.is_own and not run.is_sweep for run in runs)
     if others:
         _tell([f"{where}: {others} runs are not of this program's sweeps, left out"])

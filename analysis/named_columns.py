@@ -28,7 +28,8 @@ class Source:
     """A table as it came. ``name`` is for messages, ``short_name`` for the setup that all its rows make.
 
     ``frame`` has text column names, each once, and counts its rows from 0; ``places`` (n,) are the rows' numbers in the original table.
-    ``labels`` name the original rows, ``row 1``, ... without them. ``may_repeat``: equal rows are copies of one another.
+    ``labels`` name the original rows in messages, ``ids`` in the table, each another; ``row 1``, ... without them. Rows without ids that
+    are equal are copies of one another.
     """
 
     name: str
@@ -36,7 +37,7 @@ class Source:
     frame: pd.DataFrame
     places: NDArray[np.intp]
     labels: Sequence[str] = ()
-    may_repeat: bool = True
+    ids: Sequence[str] = ()
 
     def label(self, row: int) -> str:
         """The row as a person finds it."""
@@ -44,22 +45,22 @@ class Source:
         return self.labels[place] if self.labels else f"row {place + 1}"
 
     def run_ids(self) -> list[str]:
-        """A name for each row, different from all others."""
-        return [self.label(row) for row in range(len(self.places))]
+        """An id for each row, different from all others."""
+        return [self.ids[place] for place in self.places] if self.ids else [self.label(row) for row in range(len(self.places))]
 
     def keep(self, mask: NDArray[np.bool_]) -> "Source":
         """The rows of ``mask``."""
         return self if mask.all() else replace(self, frame=self.frame[mask].reset_index(drop=True), places=self.places[mask])
 
 
-def make_source(frame: pd.DataFrame, name: str, short_name: str = "", *, labels: Sequence[str] = ()) -> Source:
+def make_source(frame: pd.DataFrame, name: str, short_name: str = "", *, labels: Sequence[str] = (), ids: Sequence[str] = ()) -> Source:
     """A Source of ``frame``; UserError where two of its columns have one name."""
     plain = frame.reset_index(drop=True)
     plain.columns = pd.Index([str(column) for column in frame.columns], dtype=object)
     twice = plain.columns[plain.columns.duplicated()].unique().tolist()
     if twice:
         raise UserError(f"{name}: several columns are called {listed(twice)}.\n  Rename them, so that a name means one column.")
-    return Source(name=name, short_name=short_name or name, frame=plain, places=np.arange(len(plain)), labels=labels, may_repeat=not labels)
+    return Source(name=name, short_name=short_name or name, frame=plain, places=np.arange(len(plain)), labels=labels, ids=ids)
 
 
 @dataclass(frozen=True, kw_only=True)

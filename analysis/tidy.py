@@ -61,10 +61,10 @@ def tidy(source: Source, roles: Roles) -> Tidy:
 
 
 def _without_copies(source: Source, notes: list[str]) -> Source:
-    """``source`` with each of its rows once. Rows of MLflow are runs, which are never the same."""
+    """``source`` with each of its rows once. Rows with an id of their own, as MLflow's, are never the same."""
     if not len(source.frame):
         raise UserError(f"{source.name}: has no rows")
-    copies = _copies(source.frame) if source.may_repeat else np.zeros(len(source.frame), dtype=np.bool_)
+    copies = np.zeros(len(source.frame), dtype=np.bool_) if source.ids else _copies(source.frame)
     if copies.any():
         notes.append(f"{_rows(copies)} the same as an earlier row in every column, counted once ({_which(source, copies)})")
     return source.keep(~copies)
