@@ -54,7 +54,7 @@ class SeedComponents:
 
     ``rerun`` is None with one value per cell: ``seed_k`` then holds both. Where all reruns of a cell are equal to the last bit it is
     exactly 0, and the rest is of one row per cell. ``effects`` (K,) are mean response at the first factor, then tau_k against it.
-    ``seed_k_test`` (exact F against reruns) needs equal rerun variance over k: None where ``rerun_gate`` (Brown-Forsythe) rejects that at 5 %.
+    ``seed_k_test`` (exact F against reruns) needs equal rerun variance over k: None where ``rerun_gate`` (Brown-Forsythe) rejects it.
     ``method`` is "closed forms" or "REML"; tests and the two exact ratios exist for closed forms only.
     """
 

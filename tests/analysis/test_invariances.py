@@ -45,11 +45,11 @@ def arrow(frame: pd.DataFrame) -> pd.DataFrame:
 
 
 def categorical(frame: pd.DataFrame) -> pd.DataFrame:
-    return frame.astype({name: "category" for name in ("setup", "setup_id", "control", "status", "env_id")})
+    return frame.astype(dict.fromkeys(("setup", "setup_id", "control", "status", "env_id"), "category"))
 
 
 def objects(frame: pd.DataFrame) -> pd.DataFrame:
-    return frame.astype({name: object for name in ("setup", "setup_id", "control", "status", "env_id", "accum", "seed", "replicate")})
+    return frame.astype(dict.fromkeys(("setup", "setup_id", "control", "status", "env_id", "accum", "seed", "replicate"), object))
 
 
 def renamed(frame: pd.DataFrame) -> pd.DataFrame:
