@@ -62,12 +62,18 @@ def report_text(report: SyncReport | None, tracking: Mapping[str, Any]) -> str:
     """What arrived in MLflow, what was altered on the way, and how to look at it."""
     if report is None:
         return "MLflow is off (tracking=none)."
-    lines = _some("altered for MLflow", report.altered) + _some("damaged, not in MLflow", report.damaged)
+    lines = _some("altered for MLflow", [_first(text) for text in report.altered]) + _some("damaged, not in MLflow", report.damaged)
     if report.warning:
         lines.append(f"MLflow lags behind: {report.warning}\n  Later: action=sync")
     if report.is_busy:
         lines.append("MLflow lags behind: another replay of this sweep is at work.\n  Later: action=sync")
     return "\n".join([*lines, view_text(tracking["uri"])])
+
+
+def _first(text: str) -> str:
+    """The first of many values of a run that MLflow holds in another form; the run's tag names them all."""
+    first, *rest = text.split("; ")
+    return f"{first}; and {len(rest)} more (its tag 'altered' lists them)" if rest else first
 
 
 def _some(label: str, texts: Sequence[str]) -> list[str]:
