@@ -19,8 +19,9 @@ def read_results(path: Path) -> pd.DataFrame:
     """An exported results table. Raises UserError if it cannot be read or is of a newer release."""
     try:
         return typed(_read_csv(path) if path.suffix == ".csv" else _read_parquet(path))
-    except (OSError, pa.ArrowException) as error:
-        raise UserError(f"{path}: cannot be read as a table ({error}).\n  Write it again with action=report.") from None
+    except (OSError, ValueError, TypeError, pa.ArrowException) as error:
+        hint = "Write it again with action=report; if it is a table of your own, name its columns: accum, seed, response."
+        raise UserError(f"{path}: cannot be read as a results table ({error}).\n  {hint}") from None
 
 
 def _read_parquet(path: Path) -> pd.DataFrame:

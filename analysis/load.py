@@ -25,6 +25,7 @@ from accum_sweeps.plan.errors import UserError, one_of
 from accum_sweeps.record.store import open_root
 from accum_sweeps.record.sweep import SweepDir, open_sweep, sweep_names
 
+_NAME_THEM = "To judge a table of your own, name its columns: accum, seed, response."
 _RESULTS_COLUMNS = ("run_id", "setup_id", "accum", "seed", "status")
 
 
@@ -83,8 +84,15 @@ def _names(given: str | Sequence[str]) -> tuple[str, ...]:
 
 def _of_frame(frame: pd.DataFrame, roles: Roles, sweep: str | None) -> pd.DataFrame:
     if not roles.named() and set(_RESULTS_COLUMNS) <= set(frame.columns):
-        return _checked(_only(typed(frame), sweep, "the table"), roles, "the table")
+        return _checked(_only(_typed(frame), sweep, "the table"), roles, "the table")
     return _tidied(make_source(frame, "the table"), roles, sweep)
+
+
+def _typed(frame: pd.DataFrame) -> pd.DataFrame:
+    try:
+        return typed(frame)
+    except (ValueError, TypeError) as error:
+        raise UserError(f"the table: a column holds what it does not hold in a results table ({error}).\n  {_NAME_THEM}") from None
 
 
 def _of_file(path: Path, roles: Roles, sweep: str | None) -> pd.DataFrame:
@@ -95,8 +103,8 @@ def _of_file(path: Path, roles: Roles, sweep: str | None) -> pd.DataFrame:
         return _checked(_only(read_results(path), sweep, str(path)), roles, str(path))
     if not roles.named() and "accum" not in columns:
         raise UserError(
-            f"{path}: is no results table, it lacks the columns {', '.join(lacking)}.\n  To judge a table of your own, name "
-            f"its columns: accum, seed, response. It has {', '.join(columns[:20])}{' ...' if len(columns) > 20 else ''}"
+            f"{path}: is no results table, it lacks the columns {', '.join(lacking)}.\n  {_NAME_THEM} "
+            f"It has {', '.join(columns[:20])}{' ...' if len(columns) > 20 else ''}"
         )
     return _tidied(make_source(read_table(path), str(path), path.stem), roles, sweep)
 

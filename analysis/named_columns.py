@@ -86,17 +86,14 @@ class Roles:
         Raises UserError for a name that is not there or stands for several columns, and where there is no accumulation factor.
         """
         found = {role: find(source, name, role) for role, name in self.named().items() if role != "setup"}
-        taken = {role: name for role in _SINGLE if role not in found and (name := _same_name(source, role, notes))}
+        setup = tuple(find(source, name, "setup") for name in self.setup)
+        free = [role for role in _SINGLE if role not in found and not {*candidates(source, role)} & {*found.values(), *setup}]
+        taken = {role: name for role in free if (name := _same_name(source, role, notes))}
         if taken:
             notes.append(f"taken from the columns of that name: {', '.join(taken)}")
         if "accum" not in found and "accum" not in taken:
             raise UserError(f"{source.name}: no column of accumulation factors is named.\n  Name it as accum. {columns_of(source)}")
-        columns = Roles(
-            **found,
-            **taken,
-            response=self.response or (RESPONSE,),
-            setup=tuple(find(source, name, "setup") for name in self.setup),
-        )
+        columns = Roles(**found, **taken, response=self.response or (RESPONSE,), setup=setup)
         columns._check_apart(source)
         return columns
 

@@ -156,14 +156,15 @@ def _replicates(source: Source, results: pd.DataFrame, name: str | None, notes: 
     if name is None:
         numbers = np.asarray(results.groupby(cell, sort=False).cumcount(), dtype=np.int64)
         repeated = numbers > 0
-        hint = "taken as reruns; where they differ in a setting, name its column for setup"
+        what = "a rerun" if repeated.sum() == 1 else "reruns"
+        hint = f"of an earlier row, taken as {what}; where they differ in a setting, name its column for setup"
     else:
         numbers = _order(source, name)
         repeated = results.assign(replicate=numbers).duplicated(["setup_id", "accum", "seed", "control", "replicate"]).to_numpy()
-        hint = f"and {name} with an earlier row, taken as further reruns"
+        hint = f"of an earlier row, and its {name}, taken as further reruns"
     if repeated.any():
-        shared = "setup, accumulation factor and seed" + (" of an earlier row," if name is None else "")
-        notes.append(f"{_rows(repeated, 'has', 'have')} the {shared} {hint} ({_which(source, repeated)})")
+        shared = "the setup, accumulation factor and seed"
+        notes.append(f"{_rows(repeated, 'has', 'have')} {shared} {hint} ({_which(source, repeated)})")
     return numbers
 
 

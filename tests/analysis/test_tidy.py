@@ -124,7 +124,9 @@ def test_named_replicates_are_no_surprise_unless_they_repeat() -> None:
     results, notes = told(frame, replicate="again")
     assert notes == [] and results["replicate"].tolist() == [0] * 18 + [1] * 18
     _, notes = told(frame.assign(again=7), replicate="again")
-    assert len(notes) == 1 and notes[0].startswith("18 rows have the setup, accumulation factor and seed and again with an earlier row")
+    assert len(notes) == 1 and notes[0].startswith(
+        "18 rows have the setup, accumulation factor and seed of an earlier row, and its again, taken as"
+    )
 
 
 def test_without_a_seed_there_is_one_seed_and_no_verdict() -> None:
@@ -172,6 +174,12 @@ def test_columns_called_as_their_role_need_no_name_and_are_told() -> None:
         "taken from the columns of that name: accum, seed, status",
     ]
     assert set(results["status"]) == {"failed"} and set(results["control"]) == {"none"}
+
+
+def test_a_column_named_for_one_role_is_not_taken_for_another() -> None:
+    frame = runs().rename(columns={"s": "replicate"}).assign(control="none")
+    results, notes = told(frame, seed="replicate", setup=["control"])
+    assert notes == [] and sorted(set(results["seed"])) == list(range(6)) and set(results["setup"]) == {"control=none"}
 
 
 def test_rounding_controls_of_the_table_are_compared_with() -> None:
@@ -274,3 +282,7 @@ def test_what_a_project_exported_or_joined_as_a_frame_is_its_own_table() -> None
     assert again["setup"].tolist() == own["setup"].tolist() and again["eval_loss_final"].tolist() == own["eval_loss_final"].tolist()
     with pytest.raises(UserError, match=r"response='eval_los_final'.*did you mean eval_loss_final"):
         load(own, response="eval_los_final")
+    with pytest.raises(UserError, match=r"(?s)the table: a column holds what it does not hold.*name its columns: accum, seed, response"):
+        load(own.assign(seed="first"))
+    results, notes = told(own.assign(seed="first"), accum="accum", seed="seed", response="eval_loss_final")
+    assert set(results["seed"]) == {"first"} and notes[0] == "taken from the columns of that name: replicate, control, status"
