@@ -10,7 +10,7 @@ from accum_sweeps.analysis.judged import Judged
 from accum_sweeps.analysis.paired import ALPHA, LEVEL
 from accum_sweeps.analysis.rates import ARMS, EARLIER_SEEDS, stored_rates
 from accum_sweeps.analysis.report_tables import Table
-from accum_sweeps.analysis.rules import CODES, LAMBDA_LIMIT, MIN_COMPLETE_SEEDS, PATH_SHARE_LIMIT, decide
+from accum_sweeps.analysis.rules import CODES, EXCESS_LIMIT, LAMBDA_LIMIT, MIN_COMPLETE_SEEDS, PATH_SHARE_LIMIT, decide
 from accum_sweeps.analysis.sentences import WORDS
 
 SHARP = ("negligible", "indistinguishable", "equivalent")  # verdicts that call a shift small
@@ -55,6 +55,12 @@ def definitions() -> list[tuple[str, str]]:
             "variance over the accumulated runs of a seed in units of that over their rounding controls, geometric mean over seeds, from "
             "a t interval of its logarithm. Controls change nothing but rounding; kinds of controls are never mixed. The limit for "
             f'"{WORDS["indistinguishable"]}" is {LAMBDA_LIMIT:g}',
+        ),
+        (
+            "excess",
+            "squared differences of the accumulated runs from the reference arm in units of those of their controls from their twins, by "
+            "seed as for lambda; 1 if arms differ by rounding alone. A real dependence on the micro-batch moves a run and its control "
+            f"alike, which lambda cannot see. No test, but a limit: {EXCESS_LIMIT:g} for that verdict",
         ),
         (
             "path variance",
@@ -119,6 +125,8 @@ def _truth(row: dict[Any, Any]) -> str:
         words.append(f"one arm shifted by {times}")
     if row["lambda_"] != 1:
         words.append(f"accumulated runs vary {row['lambda_']:g} times as much as rounding (lambda)")
+    if row["dependence"]:
+        words.append(f"a dependence on the micro-batch, {row['dependence']:g} path variances in each accumulated run")
     if row["diverging_last"] != row["diverging"]:
         words.append(f"{row['diverging_last']:.0%} of one arm's runs diverge, {row['diverging']:.0%} of the others")
     if not words:
@@ -136,6 +144,6 @@ def _wrong(row: dict[Any, Any]) -> tuple[str, ...]:
     """The codes that are wrong of a truth."""
     if row["shift"] >= 1 or row["diverging_last"] != row["diverging"]:
         return SHARP
-    if row["lambda_"] >= LAMBDA_LIMIT:
+    if row["lambda_"] >= LAMBDA_LIMIT or row["dependence"] > EXCESS_LIMIT:
         return ("indistinguishable",)
     return ("effect", "negligible")

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import pandas as pd
 
 from accum_sweeps.analysis.component_tables import SetupComponents
+from accum_sweeps.analysis.dispersion import Dispersion
 from accum_sweeps.analysis.judged import Judged
 from accum_sweeps.analysis.report_opening import bound, setup_names, sigma_bound
 from accum_sweeps.analysis.sentences import WORDS, headline
@@ -64,7 +65,8 @@ def setup_rows(judged: Judged, detailed: dict[str, str]) -> list[dict[str, str]]
 def _setup_row(name: str, each: Verdict) -> dict[str, str]:
     arms = each.compared.arms if each.compared else ()
     bounds, sigmas = [bound(arm) for arm in arms], [sigma_bound(arm) for arm in arms]
-    dispersion = each.statistics.dispersion if each.statistics else None
+    ratios = (each.statistics.dispersion, each.statistics.excess) if each.statistics else (None, None)
+    lambda_, excess = (number(ratio.ratio, 2) if ratio and ratio.is_assessable else GAP for ratio in ratios)
     return {
         "name": name,
         "code": each.code,
@@ -73,7 +75,8 @@ def _setup_row(name: str, each: Verdict) -> dict[str, str]:
         "largest": rounded_up(max(bounds)) if bounds and not any(map(math.isnan, bounds)) else GAP,
         "sigma": rounded_up(max(sigmas)) if sigmas and not any(map(math.isnan, sigmas)) else GAP,
         "margin": GAP if each.margin.value is None else f"{each.margin.value:.2g}",
-        "lambda": number(dispersion.ratio, 2) if dispersion and dispersion.is_assessable else GAP,
+        "lambda": lambda_,
+        "excess": excess,
         "p": p_text(each.decision.smallest_p) if each.decision and not each.reasons else GAP,
         "q": p_text(each.q) if each.decision and not each.reasons else GAP,
     }
@@ -157,23 +160,31 @@ def _divergences(each: Verdict) -> Table:
 
 
 def _spread(each: Verdict) -> Table:
-    """lambda and the path variance."""
+    """lambda, the excess and the path variance."""
     statistics, decision = each.statistics, each.decision
     assert statistics is not None and decision is not None
-    dispersion, path = statistics.dispersion, statistics.path
-    if dispersion is None:
-        first: tuple[str, ...] = ("lambda", "not assessed: no controls", "", "", "")
-    elif not dispersion.is_assessable:
-        first = ("lambda", f"not assessed: {dispersion.why_not}", "", "", "")
-    else:
-        interval_words = limits(dispersion.low, dispersion.high)
-        first = ("lambda", number(dispersion.ratio), interval_words, number(dispersion.upper), p_text(decision.dispersion_p))
+    path = statistics.path
     source = f"from {path.df} pairs of a run and its control" if path.from_controls else "from the seed:k residuals, for want of controls"
-    second = ("path SD", f"{number(math.sqrt(path.value))} {each.unit}" if path.value >= 0 else GAP, source, "", "")
-    third = ("path share", number(decision.path_share), "path variance / sigma_tot^2", "", "")
+    rows = (
+        ("lambda", *_ratio(statistics.dispersion), p_text(decision.dispersion_p) if _is_made(statistics.dispersion) else ""),
+        ("excess", *_ratio(statistics.excess), ""),
+        ("path SD", f"{number(math.sqrt(path.value))} {each.unit}" if path.value >= 0 else GAP, source, "", ""),
+        ("path share", number(decision.path_share), "path variance / sigma_tot^2", "", ""),
+    )
     head = ("", "estimate", "95 % interval", "one-sided 95 % upper limit", "Holm p")
     control = f", controls of kind {each.control}" if each.control else ""
-    return Table(caption=f"Spread over accumulated runs{control}", head=head, rows=(first, second, third), words=(0, 2))
+    return Table(caption=f"Spread over accumulated runs{control}", head=head, rows=rows, words=(0, 2))
+
+
+def _is_made(ratio: Dispersion | None) -> bool:
+    return ratio is not None and ratio.is_assessable
+
+
+def _ratio(ratio: Dispersion | None) -> tuple[str, str, str]:
+    """Estimate, interval and upper limit, or why there are none."""
+    if ratio is None or not ratio.is_assessable:
+        return GAP, f"not assessed: {ratio.why_not if ratio else 'no controls'}", ""
+    return number(ratio.ratio), limits(ratio.low, ratio.high), number(ratio.upper)
 
 
 def _weights(rows: pd.DataFrame) -> Table:

@@ -193,6 +193,7 @@ def test_the_tables_hold_p_values_lambda_components_and_the_other_responses() ->
     [row] = found.opening.to_frame().query("accum == 4").to_dict("records")
     assert f"{p_text(row['p'])} {p_text(row['p_holm'])} {p_text(row['tost_p'])} yes" in text
     assert f"lambda {row['lambda']:.3g} [{row['lambda_low']:.3g}, {row['lambda_high']:.3g}] {row['lambda_upper']:.3g}" in text
+    assert f"excess {row['excess']:.3g} [" in text and f"] {row['excess_upper']:.3g}" in text
     [raw] = found.components["eval_loss_final"].to_frame().query("component == 'seed:k'")["raw"]
     assert f"{raw:.3g}" in text
     assert f"train_loss_area {found.verdicts['train_loss_area'][0].sentence}" in text
@@ -221,7 +222,10 @@ def test_two_setups_of_one_label_are_told_apart() -> None:
 
 def test_methods_hold_the_rules_as_they_are_applied() -> None:
     text = page(table(drawn(5))).text
-    assert "4. indistinguishable: every arm's TOST passes (no correction), and the upper limit of lambda is at most 4;" in text
+    assert (
+        "4. indistinguishable: every arm's TOST passes (no correction), the upper limit of lambda is at most 4 and that of the excess"
+        in text
+    )
     assert 'The limit for "indistinguishable from rounding" is 4' in text and LAMBDA_LIMIT == 4
     assert "eval_loss_final: " in text and "0.5 x the lower 95 % limit of the SD of the reference arm (5 seeds)" in text
     # What the documentation breaks into lines is one line again; items of its list stay apart.
@@ -235,6 +239,7 @@ def test_the_error_rates_are_the_stored_ones_and_say_what_is_wrong() -> None:
     for row, rates in zip(found.rows, stored.to_dict("records"), strict=True):
         assert row[5] == f"{100 * rates['effect']:.1f}" and row[2] == str(rates["seeds"])
     wrong = {row[0]: float(row[-1]) for row in found.rows if row[2] == "8" and row[3] == "0.02" and row[1] == "fixed"}
+    assert {row[0] for row in found.rows if "dependence" in row[0]} != set()
     at = stored.query("seeds == 8 and path_share == 0.02 and margin == 'fixed' and has_controls and scale_spread == 1")
     plain, shifted, wide = (at.query(query).iloc[0] for query in ("shift == 0 and lambda_ == 1", "shift == 1", "lambda_ == 4"))
     assert wrong["only rounding"] == pytest.approx(100 * (plain["effect"] + plain["negligible"]), abs=0.05)
