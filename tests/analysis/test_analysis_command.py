@@ -45,7 +45,7 @@ def test_four_perplexities_cannot_be_judged_and_the_command_says_why(tmp_path: P
     notes = done.stderr.splitlines()
     assert all(note.startswith("note: ") for note in notes) and len(notes) == len(set(notes)) == 3
     assert notes[0] == "note: table.csv: no column of seeds was named, so that all rows count as one seed"
-    assert notes[1].startswith("note: table.csv: 1 row has the setup, accumulation factor and seed of an earlier row, taken as reruns")
+    assert notes[1].startswith("note: table.csv: 1 row has the setup, accumulation factor and seed of an earlier row, taken as a rerun")
 
 
 def test_the_threads_own_file_with_its_comment_is_read(capsys: pytest.CaptureFixture[str]) -> None:
