@@ -5,7 +5,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from accum_sweeps.analysis.component_tables import SetupComponents
-from accum_sweeps.analysis.figures.style import BAND, INK, MUTED, figure, plain_log, styled, unit_scale
+from accum_sweeps.analysis.figures.style import BAND, INK, MUTED, Margins, figure, plain_log, styled, unit_scale
 from accum_sweeps.analysis.words import percent
 
 DECADES = 20.0  # ratio of the largest to the smallest SD beyond which the axis is logarithmic
@@ -28,8 +28,7 @@ def component_bars(components: SetupComponents) -> Figure:
     factor, unit = unit_scale(largest, components.unit)
     is_log = bool(positive) and max(positive) > DECADES * min(positive)
     left = min(positive) / factor / 6 if is_log else 0.0
-    drawn = figure(1.1 + 0.34 * len(table))
-    panel = drawn.subplots()
+    drawn, [panel] = figure(0.34 * len(table) + 0.1, Margins(left=1.5 if table["component"].str.len().max() > 8 else 0.85))
     if is_log:
         panel.set_xscale("log")
         plain_log(panel.xaxis)

@@ -6,7 +6,7 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from accum_sweeps.analysis.figures.style import BAND, REFERENCE, ZONE, Look, figure, legend, looks, plain_log, styled
+from accum_sweeps.analysis.figures.style import BAND, REFERENCE, ZONE, Look, Margins, figure, legend, looks, plain_log, styled
 from accum_sweeps.analysis.paired import Floats
 from accum_sweeps.analysis.series import Curve, SetupCurves
 
@@ -18,8 +18,7 @@ TITLES = {"train_loss": "Training loss", "eval_loss": "Evaluation loss"}
 @styled
 def loss_curves(losses: Mapping[str, Sequence[Curve]], reference: int) -> Figure:
     """One panel a metric: the mean over seeds of every arm, and the range over seeds of the reference arm."""
-    drawn = figure(3.1)
-    panels = drawn.subplots(1, len(losses), squeeze=False)[0]
+    drawn, panels = figure(2.3, Margins(), panels=len(losses))
     for panel, (key, curves) in zip(panels, losses.items(), strict=True):
         _losses(panel, curves, reference)
         panel.set_title(TITLES.get(key, key))
@@ -64,8 +63,7 @@ def weight_distances(curves: SetupCurves, reference: int) -> Figure:
 
     The axis is logarithmic; a distance of exactly 0 stands on a line of its own at its foot.
     """
-    drawn = figure(3.2)
-    panel = drawn.subplots()
+    drawn, [panel] = figure(2.4, Margins())
     bands = [*curves.apart, *([curves.rounding] if curves.rounding else [])]
     positive = np.concatenate([values[values > 0] for curve in bands for values in (curve.low, curve.middle, curve.high)] or [np.empty(0)])
     has_zeros = any((curve.middle == 0).any() or (curve.low == 0).any() for curve in bands)

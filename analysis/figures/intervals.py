@@ -8,10 +8,11 @@ from matplotlib.figure import Figure
 
 from accum_sweeps.analysis.comparison import Arm
 from accum_sweeps.analysis.figures.scale import ShiftScale, both_ways, finite_largest, is_far, shade_margin, shift_scale, spread_log
-from accum_sweeps.analysis.figures.style import MUTED, ZONE, Look, figure, legend, looks, short, styled
+from accum_sweeps.analysis.figures.style import MUTED, ZONE, Look, Margins, figure, legend, looks, short, styled
 from accum_sweeps.analysis.verdict import Verdict
 
 ROWS_A_PICTURE = 40
+LONGEST_NAME = 40
 
 
 @styled
@@ -21,14 +22,13 @@ def shift_intervals(verdict: Verdict) -> Figure:
     arms, margin = verdict.compared.arms, verdict.margin.value
     largest = finite_largest(value for arm in arms for value in (arm.shift.mean, arm.shift.low, arm.shift.high))
     scale = shift_scale(verdict.compared.sigma_tot, verdict.unit, max(largest, margin or 0.0))
-    drawn = figure(1.25 + 0.27 * len(arms))
-    panel = drawn.subplots()
+    drawn, [panel] = figure(0.27 * len(arms) + 0.15, Margins(top=0.8))
     shade_margin(panel, scale.margin(margin), horizontal=False)
     styles = looks([arm.accum for arm in arms])
     for row, arm in enumerate(arms):
         _interval(panel, row, arm, scale.divisor, styles[arm.accum])
     _rows(panel, [f"k={arm.accum}" for arm in arms])
-    panel.set_title(f"Mean shift against k={verdict.compared.reference}, 95 % intervals")
+    panel.set_title(f"Mean shift against k={verdict.compared.reference}, 95 % intervals", pad=36 if scale.opposite else 6)
     _shift_axis(panel, scale, largest, scale.margin(margin))
     legend(drawn, panel)
     return drawn
@@ -74,8 +74,8 @@ def overview(verdicts: Sequence[Verdict], names: Sequence[str]) -> Figure:
     """
     intervals, margins = _placed(verdicts)
     most = max(len(each.compared.arms) if each.compared else 1 for each in verdicts)
-    drawn = figure(1.0 + len(verdicts) * (0.18 + 0.11 * min(most, 8)))
-    panel = drawn.subplots()
+    longest = max(len(short(name, LONGEST_NAME)) for name in names)
+    drawn, [panel] = figure(len(verdicts) * (0.18 + 0.11 * min(most, 8)) + 0.1, Margins(left=0.3 + 0.075 * max(longest, 6)))
     for row, each in enumerate(verdicts):
         if _sigma(each) is None:
             words = "no interval in sigma_tot"
@@ -88,11 +88,11 @@ def overview(verdicts: Sequence[Verdict], names: Sequence[str]) -> Figure:
         rows, means, lows, highs = np.array(intervals[k]).T
         panel.hlines(rows, lows, highs, color=look.colour, linewidth=1.3)
         panel.plot(means, rows, color=look.colour, marker=look.marker, linestyle="none", markersize=4, label=f"k={k}")
-    _rows(panel, [short(name, 44) for name in names])
+    _rows(panel, [short(name, LONGEST_NAME) for name in names])
     scale = ShiftScale(divisor=1.0, unit="sigma_tot of the setup's reference arm")
     largest = finite_largest(value for placed in intervals.values() for row in placed for value in row[1:])
     _shift_axis(panel, scale, max([largest, *margins.values()]), min(margins.values(), default=None))
-    panel.set_title("Mean shifts against the reference arm, 95 % intervals")
+    panel.set_title("Mean shifts by setup, 95 % intervals")
     legend(drawn, panel)
     return drawn
 

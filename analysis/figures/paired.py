@@ -5,11 +5,12 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from accum_sweeps.analysis.figures.scale import ShiftScale, both_ways, finite_largest, is_far, shade_margin, shift_scale, spread_log
-from accum_sweeps.analysis.figures.style import Look, figure, legend, looks, short, styled
+from accum_sweeps.analysis.figures.style import LEGEND_IN, Look, Margins, figure, legend, looks, short, styled
 from accum_sweeps.analysis.paired import paired_differences
 from accum_sweeps.analysis.verdict import Verdict
 
 MOST_TICKS = 20
+LONG_SEED = 6  # characters; longer labels are turned
 IN_VIEW = 4.0  # a margin of more than so many times the largest difference would leave nothing to see
 
 
@@ -25,11 +26,11 @@ def paired_by_seed(verdict: Verdict) -> Figure:
     is_in_view = margin is not None and margin < IN_VIEW * largest
     scale = shift_scale(compared.sigma_tot, verdict.unit, largest)
     near = scale.margin(margin) if is_in_view else None
-    drawn = figure(3.2)
-    panel = drawn.subplots()
+    has_long = any(len(seed) > LONG_SEED for seed in cells.seeds)
+    drawn, [panel] = figure(2.4, Margins(right=LEGEND_IN + 0.75, bottom=1.0 if has_long else 0.5))
     shade_margin(panel, near, horizontal=True)
     if margin is not None and not is_in_view:
-        panel.plot([], [], linestyle="none", label=f"margin {margin:.2g} {verdict.unit},\nbeyond this axis")
+        panel.plot([], [], linestyle="none", label=f"margin (off axis):\n{margin:.2g} {short(verdict.unit, 12)}")
     styles = looks([arm.accum for arm in compared.arms])
     room = max(1.2, 0.3 * len(compared.arms))
     offsets = np.linspace(-0.3, 0.3, len(compared.arms)) if len(compared.arms) > 1 else [0.0]
@@ -42,7 +43,7 @@ def paired_by_seed(verdict: Verdict) -> Figure:
         _mean(panel, len(y) + room / 2 - 0.3 + room * offset / 0.8, tuple(value / scale.divisor for value in values), look)
     _seed_axis(panel, [short(seed, 18) for seed in cells.seeds], room)
     _shift_axis(panel, scale, largest, near)
-    panel.set_title(f"Difference from k={compared.reference} with the same seed; right: means, 95 % intervals")
+    panel.set_title(f"Differences from k={compared.reference}, same seed; right: means, 95 % intervals")
     legend(drawn, panel)
     return drawn
 
@@ -63,7 +64,7 @@ def _seed_axis(panel: Axes, seeds: list[str], room: float) -> None:
     """One place a seed, then ``room`` (in seeds) for the means."""
     step = -(-len(seeds) // MOST_TICKS)
     places = list(range(0, len(seeds), step))
-    has_long = any(len(seed) > 6 for seed in seeds)
+    has_long = any(len(seed) > LONG_SEED for seed in seeds)
     labels = [seeds[place] for place in places]
     panel.set_xticks(
         [*places, len(seeds) + room / 2 - 0.3], [*labels, "mean"], rotation=30 if has_long else 0, ha="right" if has_long else "center"

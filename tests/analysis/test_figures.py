@@ -163,7 +163,7 @@ def test_every_pair_has_its_mark_and_a_margin_far_away_is_told_in_words() -> Non
     expected = (verdict.cells.y[:, 2] - verdict.cells.y[:, 0]) / verdict.compared.sigma_tot / factor
     assert y == pytest.approx(expected.tolist()) and np.round(x).tolist() == list(range(8))
     assert picture.axes[0].get_ylabel() == "difference (1e-6 sigma_tot)"
-    assert any(f"margin {verdict.margin.value:.2g} nats" in text.get_text() for text in picture.legends[0].get_texts())
+    assert any(f"margin (off axis):\n{verdict.margin.value:.2g} nats" in text.get_text() for text in picture.legends[0].get_texts())
     assert not picture.axes[0].patches
 
 
