@@ -86,6 +86,7 @@ def test_the_wheel_holds_real_files_inside_one_package(wheel: Path) -> None:
     names = {entry.filename for entry in entries}
     assert {"accum_sweeps/jobs/__init__.py", "accum_sweeps/analysis/__init__.py", "accum_sweeps/py.typed"} <= names
     assert {"accum_sweeps/analysis/verdict_rates.csv", "accum_sweeps/analysis/studies/gradcache.csv"} <= names
+    assert "accum_sweeps/analysis/notebooks/results_table.ipynb" in names
 
 
 def test_the_wheel_holds_every_configuration_file(wheel: Path) -> None:
