@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from accum_sweeps.plan.errors import ConfigError, one_of
+from accum_sweeps.plan.faults import NAMES as FAULTS
 from accum_sweeps.plan.parts import KINDS, Data, Model, Optimizer, Subject
 from accum_sweeps.plan.setting import document, read, setting
 from accum_sweeps.plan.together import check_run, check_setup
@@ -21,7 +22,6 @@ SPEC_VERSION = 1
 DTYPES = ("fp64", "fp32", "tf32", "tf32_emulated", "bf16", "fp16", "amp_bf16", "amp_fp16")
 ACCUMULATORS = ("param", "bf16", "fp32", "fp64")
 CONTROLS = ("none", "regroup", "order", "permute", "ulp_weights", "ulp_grads")
-FAULTS = ("none",)
 DEVICES = ("cpu", "cuda")
 MEASURES = ("training", "one_step")
 
@@ -54,6 +54,7 @@ class Setup:
     )
     reduced_precision_reduction: bool = setting("GPUs may add the products of half-precision matrices in half precision", neutral=True)
     probe_tensors: bool = setting("sketch each tensor by itself too, to tell which tensors differ", neutral=False)
+    fault_strength: float | None = setting("strength of the fault, in the fault's own measure; null = the public case", neutral=None)
 
     @functools.cached_property
     def identity(self) -> str:

@@ -4,6 +4,8 @@ from typing import TYPE_CHECKING
 
 from accum_sweeps.plan.effects import check_effects
 from accum_sweeps.plan.errors import ConfigError
+from accum_sweeps.plan.faults import NONE as NO_FAULT
+from accum_sweeps.plan.faults import check_fault
 from accum_sweeps.plan.parts import (
     CommandHook,
     Contrastive,
@@ -37,6 +39,7 @@ def check_setup(setup: "Setup") -> None:
     _check_ranks(setup)
     _check_epochs(setup)
     check_effects(setup)
+    check_fault(setup)
     if any(not 1 <= step <= setup.steps for step in setup.probe_steps):
         raise ConfigError("probe_steps", list(setup.probe_steps), f"must lie between 1 and steps={setup.steps}")
     if setup.measure == "one_step" and isinstance(setup.subject, CommandHook):
@@ -68,7 +71,7 @@ def _check_control(run: "RunSpec") -> None:
     """A control must change nothing but rounding."""
     why = dependence(run.setup)
     is_cut_anew = run.control == "regroup" and run.accum > 1
-    is_moved = run.control in ("regroup", "order", "permute") and _has_placed_masks(run.setup)
+    is_moved = run.control in ("regroup", "order", "permute") and (_has_placed_masks(run.setup) or run.setup.fault != NO_FAULT)
     if why and (is_cut_anew or is_moved):
         hint = "Controls of one unit in the last place are possible: ulp_weights, ulp_grads."
         raise ConfigError("control", run.control, f"changes more than rounding here: {why}", hint)
@@ -81,6 +84,8 @@ def _has_placed_masks(setup: "Setup") -> bool:
 def dependence(setup: "Setup") -> str:
     """Why the gradient depends on which samples share a micro-batch, as far as the settings tell; empty where it does not."""
     model, subject = setup.model, setup.subject
+    if setup.fault != NO_FAULT:
+        return f"samples cut or ordered in another way meet fault={setup.fault} in another way"
     if isinstance(model, Decoder) and model.norm == "batchnorm":
         return "batchnorm's statistics are those of a micro-batch"
     if _has_placed_masks(setup):

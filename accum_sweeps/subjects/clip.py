@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 from transformers import CLIPModel
 
+from accum_sweeps import faults
 from accum_sweeps.plan.errors import UserError
 from accum_sweeps.plan.parts import Contrastive, DualEncoder
 from accum_sweeps.plan.parts import Pairs as PairData
@@ -133,6 +134,7 @@ def session(spec: RunSpec) -> TrainingSession:
     """The training of a dual encoder as ``spec`` says, at its start. Raises UserError where its data or weights are not as planned."""
     task = ContrastiveTask(spec)
     if isinstance(spec.setup.subject, Contrastive) and spec.setup.subject.accumulation == "plain":
-        return TrainingSession(spec, task)
+        return faults.session(spec, task)
     autocast = Precision.named(spec.setup.dtype, spec.setup.device).autocast
-    return TrainingSession(spec, task, cached_step(task.encode, task.contrast, autocast))
+    members = faults.Cached(encode=task.encode, contrast=task.contrast, autocast=autocast)
+    return faults.session(spec, task, cached_step(task.encode, task.contrast, autocast), members)

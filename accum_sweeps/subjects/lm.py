@@ -9,6 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from accum_sweeps import faults
 from accum_sweeps.plan.errors import UserError
 from accum_sweeps.plan.parts import Decoder, LanguageModel
 from accum_sweeps.plan.parts import Text as TextData
@@ -135,4 +136,4 @@ def _epochs(spec: RunSpec, data: TextData) -> Epochs | None:
 
 def session(spec: RunSpec) -> TrainingSession:
     """The training of a language model as ``spec`` says, at its start. Raises UserError where its data is not as planned."""
-    return TrainingSession(spec, LanguageModelTask(spec))
+    return faults.session(spec, LanguageModelTask(spec))

@@ -26,6 +26,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from accum_sweeps import faults
 from accum_sweeps.plan.errors import UserError
 from accum_sweeps.plan.parts import PythonHook
 from accum_sweeps.plan.spec import RunSpec
@@ -61,7 +62,7 @@ def session(spec: RunSpec) -> TrainingSession:
     check_class(kind)
     check_arguments(parameters_of(kind), part.args)
     task = HookTask(kind(**part.args), spec)
-    return TrainingSession(spec, task, task.step)
+    return faults.session(spec, task, task.step)
 
 
 def hook_class(part: PythonHook, cwd: Path) -> type:
