@@ -70,7 +70,7 @@ def compare(cells: Cells, reference: int, statistics: Statistics, decision: Deci
                 shift=shift,
                 in_sigma=shift.scaled(statistics.sigma_tot),
                 p=statistics.shift_p[number],
-                p_holm=decision.shift_p[number],
+                p_holm=np.nan if np.isnan(statistics.shift_p[number]) else decision.shift_p[number],
                 divergence=statistics.divergences[number],
                 divergence_p_holm=decision.divergence_p[number],
                 sd_upper=np.nan if margin is None else sd_upper_limit(shift),

@@ -96,7 +96,7 @@ def _given(judging: Judging, response: str, source: str) -> Margin | None:
 def _left_out(results: pd.DataFrame, verdicts: Sequence[Verdict]) -> list[str]:
     """Runs of ``results`` that the opening verdicts do not rest on, and why."""
     statuses = Counter(str(status) for status in results["status"] if status not in DONE)
-    found = [f"{number} runs are {status}" for status, number in sorted(statuses.items())]
+    found = [f"{status} runs: {number}" for status, number in sorted(statuses.items())]
     for each in verdicts:
         found += [f"{each.setup}: {words}" for words in _of_setup(each.cells, each)]
     return found

@@ -23,7 +23,7 @@ def obstacles(cells: Cells, reference: int) -> tuple[str, ...]:
             reasons.append(f"k={k} has no finished run ({', '.join(f'{n} {word}' for word, n in zip(words, numbers, strict=True))})")
     complete = int(cells.complete.sum())
     if complete < MIN_COMPLETE_SEEDS:
-        reasons.append(f"{complete} complete seeds of {len(cells.seeds)}, at least {MIN_COMPLETE_SEEDS} are needed{_gaps(cells)}")
+        reasons.append(f"complete seeds: {complete} of {len(cells.seeds)}, at least {MIN_COMPLETE_SEEDS} are needed{_gaps(cells)}")
     return tuple(reasons)
 
 

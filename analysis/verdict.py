@@ -3,6 +3,7 @@
 The statistics and the rules are in analysis.rules; here they meet tables, margins and words.
 """
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
@@ -20,6 +21,7 @@ from accum_sweeps.analysis.sentences import not_assessable, sentence
 from accum_sweeps.plan.errors import UserError, one_of
 
 RESPONSE = "eval_loss_final"  # the verdict that opens a report
+PERPLEXITY = re.compile(r"perplexity|(^|[^a-z])ppl([^a-z]|$)", re.IGNORECASE)  # names of responses that are judged as their logarithm
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -152,13 +154,14 @@ def verdict(
         chosen = min(cells.accum) if reference is None else reference
         given = margin or _margin(cells, chosen, None if earlier is None else before)
         found.append(judge(cells, chosen, given, response=response, unit=unit, control=control, sign_flip=sign_flip, generator=generator))
-    q = benjamini_hochberg([np.nan if each.decision is None else each.decision.smallest_p for each in found])
-    return Verdicts(replace(each, q=float(value)) for each, value in zip(found, q, strict=True))
+    tested = {place: each.decision.smallest_p for place, each in enumerate(found) if each.decision and not each.reasons}
+    q = dict(zip(tested, benjamini_hochberg(list(tested.values())).tolist(), strict=True))
+    return Verdicts(replace(each, q=q.get(place, np.nan)) for place, each in enumerate(found))
 
 
 def in_unit(results: pd.DataFrame, response: str) -> tuple[pd.DataFrame, str]:
     """The table with ``response`` in the unit it is judged in, and that unit."""
-    if "perplexity" in response and response in results:
+    if PERPLEXITY.search(response) and response in results:
         with np.errstate(divide="ignore", invalid="ignore"):
             return results.assign(**{response: np.log(results[response].astype("float64"))}), "nats"
     units = {"wall_s": "s", "peak_mem_gb": "GiB"}

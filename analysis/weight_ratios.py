@@ -66,7 +66,7 @@ def _distances(root: str | Path, runs: pd.DataFrame, others: pd.DataFrame, same:
 
 
 def _tests(logs: pd.DataFrame) -> Iterator[dict[str, object]]:
-    by_k = {int(k): rows["w"].to_numpy(dtype=np.float64) for k, rows in logs.groupby("accum")}
+    by_k = {k: logs.loc[logs["accum"] == k, "w"].to_numpy(dtype=np.float64) for k in sorted(set(logs["accum"].tolist()))}
     shifts: dict[int, PairedShift] = {k: paired_shift(w) for k, w in by_k.items()}
     for (k, shift), p_holm in zip(shifts.items(), holm([shift.p for shift in shifts.values()]), strict=True):
         identical = int(np.isnan(by_k[k]).sum())

@@ -41,7 +41,7 @@ def test_four_perplexities_cannot_be_judged_and_the_command_says_why(tmp_path: P
     call = [sys.executable, "-m", "accum_sweeps.analysis", "table.csv", "--accum", "accum", "--response", "eval_perplexity"]
     done = subprocess.run(call, capture_output=True, text=True, check=False)
     assert done.returncode == 0
-    assert re.search(r"-> not assessable\W+1 complete seeds? of 1, at least 3 are needed$", done.stdout.strip())
+    assert re.search(r"-> not assessable\W+complete seeds: 1 of 1, at least 3 are needed$", done.stdout.strip())
     notes = done.stderr.splitlines()
     assert all(note.startswith("note: ") for note in notes) and len(notes) == len(set(notes)) == 3
     assert notes[0] == "note: table.csv: no column of seeds was named, so that all rows count as one seed"
@@ -98,7 +98,7 @@ def test_a_root_and_its_exported_file_are_judged_alike(tmp_path: Path, capsys: p
         assert main([source, "--csv", "verdicts.csv"]) == 0
         out, err = capsys.readouterr()
         texts.append((out, err, Path("verdicts.csv").read_text()))
-    assert texts[0] == texts[1] == texts[2] and "note: 1 runs are planned" in texts[0][1]
+    assert texts[0] == texts[1] == texts[2] and "note: planned runs: 1" in texts[0][1]
 
 
 def test_a_plan_that_fixes_its_judging_is_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -245,7 +245,8 @@ def test_identical_reruns_are_a_component_of_exactly_zero_and_no_test() -> None:
     seed, k, _ = (labels.ravel()[3:] for labels in np.indices((5, 4, 3)))
     missing = seed_components(np.repeat(single, 3, axis=2).ravel()[3:], seed, k)
     assert missing.method == "REML" and missing.rerun is not None and missing.rerun.estimate == 0.0
-    lone = seed_components(single.ravel()[1:], *(labels.ravel()[1:] for labels in np.indices((5, 4))))
+    seed, k = (labels.ravel()[1:] for labels in np.indices((5, 4)))
+    lone = seed_components(single.ravel()[1:], seed, k)
     assert missing.seed_k.estimate == pytest.approx(lone.seed_k.estimate, rel=1e-9) and lone.rerun is None
 
 

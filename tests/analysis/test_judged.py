@@ -1,5 +1,7 @@
 """A table judged whole: which responses, with which margins, and what is said to be left out."""
 
+from typing import Any
+
 import numpy as np
 import pandas as pd
 import pytest
@@ -13,13 +15,13 @@ DRAWN = np.random.default_rng(11)
 BASE = 2 + 0.1 * DRAWN.standard_normal(6)
 
 
-def runs(**columns: object) -> pd.DataFrame:
+def runs(**columns: Any) -> pd.DataFrame:
     frame = table({k: (BASE + 1e-4 * DRAWN.standard_normal(6)).tolist() for k in (1, 2, 4)}, control="none", replicate=0, **columns)
     return frame.assign(train_loss_area=3 * frame["eval_loss_final"], eval_perplexity_final=np.exp(frame["eval_loss_final"]))
 
 
-def judged(frame: pd.DataFrame, **judging: object) -> Judged:
-    return judge_table(frame, Judging(**judging))  # type: ignore[arg-type]
+def judged(frame: pd.DataFrame, **judging: Any) -> Judged:
+    return judge_table(frame, Judging(**judging))
 
 
 def test_the_opening_response_comes_first_and_those_of_every_sweep_follow() -> None:
@@ -46,7 +48,7 @@ def test_scale_of_the_response_changes_no_code() -> None:
 @pytest.mark.parametrize(
     ("change", "words"),
     [
-        (lambda f: f.assign(status=f["status"].mask(f["seed"] == 0, "failed")), "3 runs are failed"),
+        (lambda f: f.assign(status=f["status"].mask(f["seed"] == 0, "failed")), "failed runs: 3"),
         (
             lambda f: f.assign(eval_loss_final=f["eval_loss_final"].mask(f["seed"] == 0)),
             "lm: 3 finished runs without a finite eval_loss_final",

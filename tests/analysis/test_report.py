@@ -89,7 +89,7 @@ OPENINGS: dict[str, tuple[dict[str, Any], str, str]] = {
     "nothing to assess": (
         {"a": drawn(2), "b": drawn(1)},
         r"What accumulation does to eval_loss_final cannot be assessed in 2 of 2 setups\.",
-        r"The reason: 2 complete seeds of 2, at least 3 are needed; 1 complete seeds of 1, at least 3 are needed\.",
+        r"The reason: complete seeds: 2 of 2, at least 3 are needed; complete seeds: 1 of 1, at least 3 are needed\.",
     ),
     "inconclusive": (
         {"a": drawn(5, noise=0.008)},

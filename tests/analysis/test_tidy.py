@@ -203,7 +203,7 @@ def test_runs_without_a_finite_value_are_told() -> None:
 
 THIN = {
     "all runs have k=1": runs().query("k == 1"),
-    "1 complete seeds of 1, at least 3 are needed": runs(1),
+    "complete seeds: 1 of 1, at least 3 are needed": runs(1),
     "k=4 has no finished run (6 no value)": runs().assign(loss=lambda table: table["loss"].where(table["k"] < 4)),
     "k=1 has no finished run (6 failed)": runs().assign(status="failed"),
     "k=2 has no finished run (6 diverged)": runs().assign(status=lambda table: np.where(table["k"] == 2, "diverged", "finished")),

@@ -168,7 +168,7 @@ def test_seeds_that_change_nothing_give_no_unit_but_exact_zeros() -> None:
 def test_fewer_than_three_complete_seeds_are_not_assessable() -> None:
     found = judged(table({1: [1.0, 2.0, 3.0], 2: [1.0, 2.0, "running"]}))
     assert found.code == "not_assessable"
-    assert found.reasons == ("2 complete seeds of 3, at least 3 are needed (seed 2 k=2 running)",)
+    assert found.reasons == ("complete seeds: 2 of 3, at least 3 are needed (seed 2 k=2 running)",)
     assert found.sentence == f"not assessable: {found.reasons[0]}"
     assert found.to_frame()["pairs"].tolist() == [2]
 
