@@ -24,6 +24,21 @@ from tests.product.browser import Browser
 CLOSE_ASSISTANT = "document.querySelector('[data-component-id=\"mlflow.assistant.chat_panel.close\"]')?.click()"
 OPEN_SWEEP = "document.querySelector('[data-component-id*=\"runnamecellrenderer\"]')?.click()"
 
+OPEN_COLUMNS = "[...document.querySelectorAll('button')].find(each => each.innerText.startsWith('Show more columns')).click()"
+TOGGLE = """[...document.querySelectorAll('[class*=tree-treenode]')].find(each => each.innerText.trim() === NAME)
+    ?.querySelector('[class*=tree-checkbox]')?.click()"""
+COLUMNS = (
+    "Dataset",
+    "Source",
+    "Models",
+    "final/eval_loss_final",
+    "final/train_loss_area",
+    "final/wall_s",
+)  # the first three are shown at first
+CLOSE = "document.querySelector('h2, h1').dispatchEvent(new PointerEvent('pointerdown', {bubbles: true}))"
+FIT = """[...document.querySelectorAll('.ag-header-cell-resize')].forEach(
+    each => each.dispatchEvent(new MouseEvent('dblclick', {bubbles: true})))"""
+
 
 def report(page: Path, to: Path, height: int = 1500) -> None:
     """The first ``height`` pixels of a report."""
@@ -44,6 +59,15 @@ def run_list(root: Path, to: Path) -> None:
         time.sleep(1)
         browser.run(OPEN_SWEEP)
         browser.wait("document.body.innerText.includes(' k=')")
+        time.sleep(2)
+        browser.run(OPEN_COLUMNS)
+        time.sleep(1)
+        for name in COLUMNS:
+            browser.run(TOGGLE.replace("NAME", repr(name)))
+            time.sleep(0.3)
+        browser.run(CLOSE)
+        time.sleep(2)
+        browser.run(FIT)
         time.sleep(2)
         browser.picture().save(to, optimize=True)
 
