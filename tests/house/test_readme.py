@@ -20,7 +20,7 @@ def blocks(language: str) -> list[str]:
 
 
 COMMANDS = [line for block in blocks("bash") for line in block.splitlines() if line.strip()]
-PROGRAMS = [line for line in COMMANDS if line.startswith(("python -m accum_sweeps", "accum-sweeps"))]
+PROGRAMS = [line for line in COMMANDS if line.startswith(("python -m accum_sweeps ", "accum-sweeps"))]
 
 
 @pytest.mark.parametrize("command", PROGRAMS)
