@@ -79,6 +79,8 @@ def setups(results: pd.DataFrame, response: str) -> Iterator[Cells]:
     Raises UserError if a needed column is missing. Rows of several sweeps that are the same run count once.
     """
     key = _check(results, response)
+    if "measure" in results:  # a single step, compared within itself, is no training and has no outcome
+        results = results[(results["measure"] != "one_step").to_numpy(dtype=np.bool_, na_value=True)]
     identity = [name for name in ("run_id", "env_id") if name in results]
     runs = results.drop_duplicates(identity) if "run_id" in identity else results
     for setup_id, rows in runs.groupby(key, sort=False, observed=True):

@@ -28,6 +28,7 @@ DEFAULT_GROUPS = ("model", "optimizer", "dtype", "data", "launcher", "tracking",
 
 HINTS = {  # words of OmegaConf -> what to do
     "Cannot merge DictConfig with ListConfig": "A list cannot replace an inherited range: write {range: null, values: [...]}",
+    "Error merging override analysis.compare={": "It is a list of pairs: write 'analysis.compare=[{left:{...},right:{...}}]'",
 }
 
 

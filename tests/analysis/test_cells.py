@@ -124,6 +124,12 @@ def test_a_run_that_two_sweeps_share_counts_once() -> None:
     assert only(pd.concat([frame.assign(sweep="a"), frame.assign(sweep="b", eval_loss_final=1.0)])).y.tolist() == [[1.0]]
 
 
+def test_one_step_comparisons_are_no_setups_to_judge() -> None:
+    frame = pd.concat([table({1: [1.0]}, setup="t", measure="training"), table({1: [float("nan")]}, setup="o", measure="one_step")])
+    assert [cells.setup for cells in setups(frame, "eval_loss_final")] == ["t"]
+    assert [cells.setup for cells in setups(frame.convert_dtypes(dtype_backend="pyarrow"), "eval_loss_final")] == ["t"]
+
+
 def test_setups_come_in_the_order_of_the_table() -> None:
     frame = pd.concat([table({1: [1.0]}, setup=name) for name in ("z", "a")])
     assert [cells.setup for cells in setups(frame, "eval_loss_final")] == ["z", "a"]

@@ -226,6 +226,10 @@ def test_reference_is_an_arm_of_the_grid() -> None:
             "analysis.alpha=0.1: there is no such key; must be one of compare, margin, margin_from, page, reference, response, sign_flip",
         ),
         (["analysis=1"], "analysis=1: must be a mapping"),
+        (
+            ["analysis.compare={left:{accum:4},right:{accum:2}}"],
+            "Error merging override analysis.compare={left:{accum:4},right:{accum:2}}\n  It is a list of pairs: write 'analysis.compare=[",
+        ),
         (["tracking.uri=./mlruns"], "tracking.uri='./mlruns': MLflow's file store is closed"),
         (["tracking=server"], "tracking.uri=None: a server needs its URI"),
         (["~tracking"], "tracking=None: is required"),
