@@ -65,7 +65,7 @@ def _recorded(sweep: SweepDir, run_ids: list[str], env_id: str) -> dict[str, str
         except DamagedRunError:
             continue
         further = {key: value for key, value in recorded.items() if key not in (*LABELS, "command", "host", "device")}
-        named = {label: recorded[key] for key, label in LABELS.items() if recorded.get(key)}
+        named = {label: recorded[key] for key, label in LABELS.items() if recorded.get(key) not in (None, "", "None")}
         return {key: str(value) for key, value in (named | further).items()}
     return {}
 
