@@ -1,9 +1,11 @@
 """A sweep's results, judged as its plan says: the reference arm, and a margin fixed before the runs."""
 
+import hashlib
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from accum_sweeps.plan.judging import read_judging
+from accum_sweeps.plan.spec import canonical
 from accum_sweeps.record.sweep import SweepDir, open_sweep
 
 if TYPE_CHECKING:
@@ -30,11 +32,14 @@ def judge_sweep(sweep: SweepDir, results: "pd.DataFrame", asked: Mapping[str, An
 
 
 def _source(sweep: SweepDir, planned: Mapping[str, Any], asked: Mapping[str, Any]) -> str:
-    """When a margin of the configuration was fixed: only one of the first plan was chosen before anybody saw a result."""
+    """When a margin of the configuration was fixed: only one of the first plan was chosen before its sweep had a result.
+
+    The digits are a hash of all that the plan says on judging; whoever wrote them down beforehand can prove that nothing was changed.
+    """
     if "margin" in asked and asked["margin"] != planned.get("margin"):
         return "given after the runs, so not fixed in advance"
     first = sweep.revisions()[0]
     was_first = (sweep.read_plan(first).header.get("judging") or {}).get("margin") == planned.get("margin")
-    return (
-        "fixed in the plan, before its first run" if was_first else "fixed in a later revision of the plan, so not in advance of all runs"
-    )
+    digest = hashlib.sha256(canonical(planned).encode()).hexdigest()[:12]
+    where = "in the plan's first revision" if was_first else "in a later revision of the plan, so not in advance of all runs"
+    return f"fixed {where} (judging {digest})"
