@@ -22,14 +22,15 @@ def shift_intervals(verdict: Verdict) -> Figure:
     arms, margin = verdict.compared.arms, verdict.margin.value
     largest = finite_largest(value for arm in arms for value in (arm.shift.mean, arm.shift.low, arm.shift.high))
     scale = shift_scale(verdict.compared.sigma_tot, verdict.unit, max(largest, margin or 0.0))
-    drawn, [panel] = figure(0.27 * len(arms) + 0.15, Margins(top=0.8))
+    has_opposite = bool(scale.opposite) and not is_far(largest / scale.divisor, scale.margin(margin))
+    drawn, [panel] = figure(0.27 * len(arms) + 0.15, Margins(top=0.8 if has_opposite else 0.32))
     shade_margin(panel, scale.margin(margin), horizontal=False)
     styles = looks([arm.accum for arm in arms])
     for row, arm in enumerate(arms):
         _interval(panel, row, arm, scale.divisor, styles[arm.accum])
     _rows(panel, [f"k={arm.accum}" for arm in arms])
-    panel.set_title(f"Mean shift against k={verdict.compared.reference}, 95 % intervals", pad=36 if scale.opposite else 6)
     _shift_axis(panel, scale, largest, scale.margin(margin))
+    panel.set_title(f"Mean shift against k={verdict.compared.reference}, 95 % intervals", pad=36 if panel.child_axes else 6)
     legend(drawn, panel)
     return drawn
 
