@@ -14,7 +14,7 @@ from nbclient import NotebookClient
 from tests.house.checkout import ROOT
 
 FOLDER = ROOT / "analysis" / "notebooks"
-NAMES = ("open_lm_thread", "results_table", "variance")
+NAMES = ("gradcache_thread", "open_lm_thread", "results_table", "variance")
 KERNELSPEC = {"kernelspec": {"display_name": "Python 3", "language": "python", "name": "python3"}}
 STRICT = """
 import warnings
@@ -62,7 +62,7 @@ def test_what_a_notebook_on_the_sweep_claims_holds(name: str, shared: Path, tmp_
     assert [path.name for path in (shared / "sweeps").iterdir()] == ["notebooks"]
 
 
-@pytest.mark.parametrize("name", ["open_lm_thread"])
+@pytest.mark.parametrize("name", ["gradcache_thread", "open_lm_thread"])
 def test_what_a_notebook_on_a_thread_claims_holds(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     execute(name, tmp_path / "root", tmp_path, monkeypatch)
     assert [path.name for path in (tmp_path / "root/sweeps").iterdir()] == [name]
