@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.optimize import Bounds, minimize
+from scipy.optimize import Bounds, brentq, minimize
 
 from accum_sweeps.analysis.mean_squares import Floats
 
@@ -16,12 +16,16 @@ def minimise(
 ) -> tuple[Floats, float]:
     """(x, value) of a local minimum of ``objective``, which returns value and gradient (j,), between ``lower`` and ``upper``.
 
+    One parameter: the zero of the derivative downhill of ``start``, bracketed, which no scaling can slow down. More of them:
     L-BFGS-B, then Newton steps on the gradient, whose zeros are found more precisely than a minimum of rounded values, until it is
     at most ``precision`` wherever no bound holds a parameter, or rounding ends it. A parameter at a bound stays exactly there.
     """
     lower, upper = np.full_like(start, lower), np.full_like(start, upper)
     if not len(start):
         return start, objective(start)[0]
+    if len(start) == 1:
+        x = _downhill(objective, float(np.clip(start, lower, upper)[0]), float(lower[0]), float(upper[0]))
+        return np.array([x]), objective(np.array([x]))[0]
     found = minimize(
         objective,
         np.clip(start, lower, upper),
@@ -46,6 +50,26 @@ def minimise(
             break
         x, value, gradient = moved, moved_value, moved_gradient
     return x, value
+
+
+def _downhill(objective: Objective, start: float, lower: float, upper: float) -> float:
+    """Where the derivative first changes its sign downhill of ``start``; the bound where it does not."""
+
+    def slope(x: float) -> float:
+        return float(objective(np.array([x]))[1][0])
+
+    here, step = slope(start), 0.25
+    if here == 0:
+        return start
+    near = start
+    while True:
+        far = float(np.clip(near - np.sign(here) * step, lower, upper))
+        if far == near:
+            return near
+        there = slope(far)
+        if np.sign(there) != np.sign(here):
+            return far if there == 0 else float(brentq(slope, near, far, xtol=1e-13, rtol=1e-14))
+        near, step = far, 2 * step
 
 
 def _hessian(objective: Objective, x: Floats, lower: Floats, inside: NDArray[np.bool_]) -> Floats:

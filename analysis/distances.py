@@ -1,6 +1,7 @@
 """Distances between the weights of any two runs, estimated from their sketches."""
 
 import functools
+import zipfile
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -43,15 +44,18 @@ def distances(root: str | Path, pairs: pd.DataFrame | Iterable[tuple[str, str, s
     return table.drop_duplicates(list(Pair._fields)).merge(found.astype(dict(table[list(Pair._fields)].dtypes)), on=list(Pair._fields))
 
 
-def final_distances(root: str | Path, pairs: Iterable[tuple[str, str, str, str]]) -> pd.DataFrame:
+def final_distances(
+    root: str | Path, pairs: Iterable[tuple[str, str, str, str]], read: "Callable[[str, str], Sketches] | None" = None
+) -> pd.DataFrame:
     """L2 distance of the weights of run pairs, each after its own last optimizer step; ``pairs`` as tuples of :class:`Pair`.
 
     One row a pair: the pair, step and other_step, distance, relative_distance and is_equal as in :func:`distances`, and
     sum_of_norms: the sum over parameter tensors of the L2 norm of their difference (NaN without probe_tensors=true in both, or
     where the tensors are not the same). Each norm has a relative standard deviation of at most 3.1 %, their sum a smaller one. A run
-    without sketches gives no row. Raises UserError if there is no root or a sketch file is damaged.
+    without sketches gives no row. ``read`` is a :func:`reader` of the root to share with other questions. Raises UserError if there is no
+    root or a sketch file is damaged.
     """
-    read = reader(root)
+    read = read or reader(root)
     columns = [*Pair._fields, "step", "other_step", "distance", "relative_distance", "is_equal", "sum_of_norms"]
     rows: list[tuple[object, ...]] = []
     for pair in map(Pair._make, pairs):
@@ -79,23 +83,35 @@ def tensor_distances(root: str | Path, pairs: Iterable[tuple[str, str, str, str]
     return pd.concat(tables, ignore_index=True)[columns] if tables else pd.DataFrame(columns=columns)
 
 
-def reader(root: str | Path) -> Callable[[str, str], Sketches]:
-    """A function from (run_id, env_id) to the sketches of a run of ``root`` that reads each file once."""
+Reader = Callable[[str, str], Sketches]
+
+
+def reader(root: str | Path, done: pd.DataFrame | None = None) -> Reader:
+    """A function from (run_id, env_id) to the sketches of a run of ``root`` that reads each file once.
+
+    ``done``: rows of a results table of runs that are done, whose attempts need not be looked up any more.
+    """
     opened = open_root(Path(root).expanduser())
-    return functools.cache(lambda run_id, env_id: read_sketches(opened, run_id, env_id))
+    attempts: dict[tuple[str, str], int] = {}
+    if done is not None and "attempt" in done:
+        known = done[done["attempt"].notna()]
+        attempts = dict(zip(zip(known["run_id"], known["env_id"], strict=True), known["attempt"].astype(int), strict=True))
+    return functools.cache(lambda run_id, env_id: read_sketches(opened, run_id, env_id, attempts.get((run_id, env_id))))
 
 
-def read_sketches(root: RootDir, run_id: str, env_id: str) -> Sketches:
-    """The sketches of a run's newest started attempt, which hold those of the attempts it continued.
+def read_sketches(root: RootDir, run_id: str, env_id: str, attempt: int | None = None) -> Sketches:
+    """The sketches of a run's newest started attempt, which hold those of the attempts it continued; ``attempt`` if it is known.
 
     Raises UserError naming the file if it is damaged.
     """
     run_dir = root.run_dir(run_id, env_id)
-    newest = run_dir.history().newest
-    path = run_dir.sketches_path(newest.number if newest else 0)
+    if attempt is None:
+        newest = run_dir.history().newest
+        attempt = newest.number if newest else 0
+    path = run_dir.sketches_path(attempt)
     try:
         return load_sketches(path)
-    except (ValueError, KeyError, OSError, EOFError) as error:
+    except (ValueError, KeyError, OSError, EOFError, zipfile.BadZipFile) as error:
         raise UserError(f"{path}: cannot be read as sketches ({error}).\n  Leave the run {run_id} out, or run it again.") from None
 
 

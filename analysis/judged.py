@@ -14,6 +14,7 @@ from accum_sweeps.analysis.margin import Margin, absolute_margin
 from accum_sweeps.analysis.verdict import Verdict, Verdicts, verdict
 from accum_sweeps.analysis.weight_ratios import COLUMNS, weight_ratios
 from accum_sweeps.analysis.words import listed
+from accum_sweeps.plan.errors import UserError
 from accum_sweeps.plan.judging import Judging
 from accum_sweeps.record.events import DONE
 
@@ -71,14 +72,25 @@ def judge_table(
         )
         for response in responses
     }
+    weights, problems = _weights(root, results, judging.reference)
     return Judged(
         results=results,
         judging=judging,
         verdicts=verdicts,
         components={name: ComponentTables(of_cells(v.cells, name, v.unit) for v in found) for name, found in verdicts.items()},
-        weights=pd.DataFrame(columns=COLUMNS) if root is None else weight_ratios(root, results, reference=judging.reference),
-        left_out=tuple(_left_out(results, verdicts[judging.response])),
+        weights=weights,
+        left_out=(*_left_out(results, verdicts[judging.response]), *problems),
     )
+
+
+def _weights(root: Path | None, results: pd.DataFrame, reference: int | None) -> tuple[pd.DataFrame, list[str]]:
+    """The table of weight ratios, and what kept it from being made: a damaged file of sketches is no reason to be without a verdict."""
+    if root is not None:
+        try:
+            return weight_ratios(root, results, reference=reference), []
+        except UserError as error:
+            return pd.DataFrame(columns=COLUMNS), [f"distances of final weights: {str(error).splitlines()[0]}"]
+    return pd.DataFrame(columns=COLUMNS), []
 
 
 def _has_values(results: pd.DataFrame, name: str) -> bool:

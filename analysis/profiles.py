@@ -22,6 +22,9 @@ GRADIENT = 1e-6
 
 Deviance = Callable[[float], float]
 
+RESIDUAL_ROOM = 40.0  # log of how far below its estimate the residual variance may fall when another one is set
+LEVEL_RISE, LEVEL_STEPS = 1e-8, 4  # a deviance that rises less than this over so many steps has reached its asymptote
+
 
 def variance_deviance(fit: Fit, name: str) -> Deviance:
     """Of one variance >= 0 (> 0 for the residual) in squared units of the response; KeyError if ``name`` is not in fit.variances."""
@@ -131,7 +134,8 @@ def _held_variance(fit: Fit, term: int) -> Deviance:
     sizes, residual = rows_per_level(fit.model), fit.variances[RESIDUAL] / fit.scale**2
     free = [i for i in range(len(sizes)) if i != term]
     start = np.concatenate([[np.log(residual)], np.log1p(fit.gamma * sizes)[free]])
-    solve, lower = _Solver(fit), np.concatenate([[-np.inf], np.zeros(len(free))])
+    # Far below its estimate the residual variance is no candidate any more, and a step of the search down there would end at 0.
+    solve, lower = _Solver(fit), np.concatenate([[start[0] - RESIDUAL_ROOM], np.zeros(len(free))])
 
     def deviance(variance: float) -> float:
         def objective(x: Floats) -> tuple[float, Floats]:
@@ -185,9 +189,13 @@ def _limit(deviance: Deviance, quantile: float, start: float, factor: float, *, 
     inside, step = float(np.log(start)), float(np.log(factor))
     while excess(inside) > 0:
         inside += float(np.log(inwards))
+    level = 0
     for _ in range(100):
         if excess(inside + step) > 0:
             return float(np.exp(brentq(excess, inside, inside + step, xtol=1e-10, rtol=1e-12)))
+        level = level + 1 if abs(excess(inside + step) - excess(inside)) < LEVEL_RISE else 0
+        if level == LEVEL_STEPS:  # where the data say nothing the deviance stays as it is
+            break
         inside += step
     return np.inf if factor > 1 else 0.0
 

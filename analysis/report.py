@@ -17,6 +17,7 @@ from accum_sweeps.analysis.report_opening import opening, standing
 from accum_sweeps.analysis.report_setups import MOST_DETAILED, detailed, overviews, sections
 from accum_sweeps.analysis.report_tables import as_sequence, failures, setup_rows
 from accum_sweeps.analysis.series import sketch_distances
+from accum_sweeps.plan.errors import UserError
 from accum_sweeps.record.files import write_text
 from accum_sweeps.record.sweep import SweepDir
 
@@ -45,13 +46,12 @@ def write_report(
 def write_sweep_report(path: Path, sweep: SweepDir, judged: Judged, points: Path, older_setups: int = 0) -> None:
     """The report on a sweep of a root: ``points`` is its file of trajectories. Only what is told of in full is read."""
     shown = judged.results[judged.results["setup_id"].isin(detailed(judged))]
-    write_report(
-        path,
-        judged,
-        facts=sweep_facts(sweep, judged.results, older_setups),
-        curves=trajectories(points),
-        distances=sketch_distances(sweep.root.path, shown, judged.judging.reference),
-    )
+    try:
+        distances = sketch_distances(sweep.root.path, shown, judged.judging.reference)
+    except UserError:  # a damaged file, which ``judged`` has named
+        distances = None
+    facts = sweep_facts(sweep, judged.results, older_setups)
+    write_report(path, judged, facts=facts, curves=trajectories(points), distances=distances)
 
 
 def render_report(judged: Judged, *, facts: Mapping[str, Any], curves: pd.DataFrame | None, distances: pd.DataFrame | None) -> str:

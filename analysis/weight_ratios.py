@@ -11,7 +11,7 @@ import numpy as np
 import pandas as pd
 
 from accum_sweeps.analysis.cells import KINDS, NONE
-from accum_sweeps.analysis.distances import final_distances
+from accum_sweeps.analysis.distances import Reader, final_distances, reader
 from accum_sweeps.analysis.paired import PairedShift, holm, paired_shift
 
 UNIT = ["setup_id", "seed", "seed_init", "seed_data", "seed_dropout", "env_id"]  # what two compared runs share
@@ -28,12 +28,13 @@ def weight_ratios(root: str | Path, results: pd.DataFrame, *, reference: int | N
     """
     rows: list[dict[str, object]] = []
     runs = results[(results["status"] == "finished") & (results["replicate"] == 0)].drop_duplicates(["run_id", "env_id"])
+    read = reader(root, runs)
     for setup_id, found in runs.groupby("setup_id", sort=False, observed=True):
         kind = control or _usual(found)
         plain = found[found["control"] == NONE]
         if kind and len(plain):
             chosen = int(plain["accum"].min()) if reference is None else reference
-            logs = _logs(root, plain, found[found["control"] == kind], chosen)
+            logs = _logs(root, read, plain, found[found["control"] == kind], chosen)
             label = {"setup": plain["setup"].iloc[0], "setup_id": setup_id, "reference": chosen, "control": kind}
             rows += [{**label, **row} for row in _tests(logs)]
     return pd.DataFrame(rows, columns=COLUMNS)
@@ -45,23 +46,23 @@ def _usual(found: pd.DataFrame) -> str:
     return max((kind for kind in KINDS if kind in counts.index), key=lambda kind: int(counts[kind]), default="")
 
 
-def _logs(root: str | Path, plain: pd.DataFrame, controls: pd.DataFrame, reference: int) -> pd.DataFrame:
+def _logs(root: str | Path, read: Reader, plain: pd.DataFrame, controls: pd.DataFrame, reference: int) -> pd.DataFrame:
     """accum and w of each seed with both distances; w is NaN where one of them is exactly 0."""
     accumulated = plain[plain["accum"] != reference]
-    base = _distances(root, accumulated, plain[plain["accum"] == reference], UNIT)
-    rounding = _distances(root, controls, accumulated, [*UNIT, "accum"])
+    base = _distances(root, read, accumulated, plain[plain["accum"] == reference], UNIT)
+    rounding = _distances(root, read, controls, accumulated, [*UNIT, "accum"])
     both = base.merge(rounding, on=[*UNIT, "accum"], suffixes=("", "_rounding"))
     usable = (both["distance"] > 0) & (both["distance_rounding"] > 0)
     ratio = both["distance"].where(usable) / both["distance_rounding"].where(usable)
     return both[["accum"]].assign(w=np.log(ratio))
 
 
-def _distances(root: str | Path, runs: pd.DataFrame, others: pd.DataFrame, same: list[str]) -> pd.DataFrame:
+def _distances(root: str | Path, read: Reader, runs: pd.DataFrame, others: pd.DataFrame, same: list[str]) -> pd.DataFrame:
     """The distance of each of ``runs`` to the one of ``others`` that has the ``same`` settings: UNIT, accum, distance."""
     partners = others[[*same, "run_id"]].rename(columns={"run_id": "other_run_id"})
     pairs = runs[[*UNIT, "accum", "run_id"]].merge(partners, on=same)
     pairs["other_env_id"] = pairs["env_id"]
-    found = final_distances(root, pairs[PAIR].itertuples(index=False, name=None))
+    found = final_distances(root, pairs[PAIR].itertuples(index=False, name=None), read)
     return pairs.merge(found[[*PAIR, "distance"]].astype({"distance": "float64"}), on=PAIR)[[*UNIT, "accum", "distance"]]
 
 

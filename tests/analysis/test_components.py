@@ -336,3 +336,21 @@ def test_random_k_components_agree_with_the_likelihood() -> None:
     found = crossed_components(y)
     ours = [found[name].estimate for name in ("rows", "columns", "interaction", "residual")]
     assert ours == pytest.approx([fitted[name] for name in ("seed", "k", "seed:k", RESIDUAL)], rel=1e-6)
+
+
+@pytest.mark.parametrize("size", [1e-5, 1e-8])
+def test_an_unbalanced_table_of_arms_that_differ_by_rounding_alone_keeps_its_digits(size: float) -> None:
+    """A sweep in float32 with one run missing: seeds vary 1e10 times as much as arms, or more; a search must not fall off the scale."""
+    drawn = np.random.default_rng(0)
+    seed, k = (labels.ravel()[1:] for labels in np.indices((8, 4)))
+    seeds, noise = drawn.standard_normal((8, 1)), drawn.standard_normal((8, 4))
+
+    def found(scale: float) -> SeedComponents:
+        return seed_components((seeds + scale * (noise - noise[:, :1])).ravel()[1:], seed, k)
+
+    coarse, fine = found(1e-3), found(size)
+    factor = (size / 1e-3) ** 2
+    assert fine.method == "REML" and tuple(fine.seed.interval) == pytest.approx(tuple(coarse.seed.interval), rel=1e-2)
+    assert fine.seed_k.estimate == pytest.approx(factor * coarse.seed_k.estimate, rel=1e-5)
+    assert tuple(fine.seed_k.interval) == pytest.approx([factor * limit for limit in coarse.seed_k.interval], rel=1e-5)
+    assert tuple(fine.seed_k_ratio.interval) == pytest.approx([factor * limit for limit in coarse.seed_k_ratio.interval], rel=1e-2)

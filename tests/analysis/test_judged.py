@@ -1,5 +1,6 @@
 """A table judged whole: which responses, with which margins, and what is said to be left out."""
 
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -7,9 +8,12 @@ import pandas as pd
 import pytest
 
 from accum_sweeps.analysis.judged import Judged, judge_table
+from accum_sweeps.analysis.load import load
 from accum_sweeps.plan.errors import UserError
 from accum_sweeps.plan.judging import Judging
-from tests.analysis.roots import table
+from tests.analysis.roots import ENV, table
+from tests.analysis.test_weight_ratios import sweep_of
+from tests.specs import make_spec
 
 DRAWN = np.random.default_rng(11)
 BASE = 2 + 0.1 * DRAWN.standard_normal(6)
@@ -80,3 +84,15 @@ def test_of_a_complete_table_nothing_is_left_out() -> None:
 def test_a_response_that_is_not_there_is_named() -> None:
     with pytest.raises(UserError, match=r"response='eval_los_final': .*did you mean eval_loss_final"):
         judged(runs(), response="eval_los_final")
+
+
+def test_a_damaged_file_of_sketches_leaves_the_verdict(tmp_path: Path) -> None:
+    sweep = sweep_of(tmp_path, [(2.0, 1.0), (8.0, 1.0), (4.0, 1.0)])
+    results = load(sweep.root.path)
+    whole = judge_table(results, Judging(), root=sweep.root.path)
+    assert len(whole.weights) == 1 and whole.left_out == ()
+    path = sweep.root.run_dir(make_spec(seed=1, accum=4).run_id, ENV).sketches_path(1)
+    path.write_bytes(path.read_bytes()[:100])
+    found = judge_table(results, Judging(), root=sweep.root.path)
+    assert found.weights.empty and found.opening[0].code == whole.opening[0].code
+    assert len(found.left_out) == 1 and found.left_out[0].startswith(f"distances of final weights: {path}: cannot be read")
