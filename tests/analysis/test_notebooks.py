@@ -39,7 +39,7 @@ def execute(name: str, root: Path, folder: Path, monkeypatch: pytest.MonkeyPatch
     """Run all cells in a kernel of this interpreter; a cell that fails fails the test, and so does a warning."""
     for variable in ("IPYTHONDIR", "JUPYTER_CONFIG_DIR", "JUPYTER_DATA_DIR", "JUPYTER_RUNTIME_DIR", "TMPDIR"):
         path = folder / variable.lower()
-        path.mkdir(mode=0o700)
+        path.mkdir(mode=0o700, parents=True)
         monkeypatch.setenv(variable, str(path))
     monkeypatch.setenv("ACCUM_SWEEPS_ROOT", str(root))
     notebook = read(name)
@@ -49,22 +49,21 @@ def execute(name: str, root: Path, folder: Path, monkeypatch: pytest.MonkeyPatch
     client.execute(env=kept)
 
 
-@pytest.fixture(scope="module")
-def shared(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A root that several notebooks work in: the first makes the sweep, the others find it."""
-    return tmp_path_factory.mktemp("notebooks") / "sweeps"
-
-
-@pytest.mark.xdist_group("notebooks")
-@pytest.mark.parametrize("name", ["results_table", "variance"])
-def test_what_a_notebook_on_the_sweep_claims_holds(name: str, shared: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    execute(name, shared, tmp_path, monkeypatch)
-    assert [path.name for path in (shared / "sweeps").iterdir()] == ["notebooks"]
+@pytest.mark.timeout(2 * LIMIT_S)
+def test_what_the_notebooks_on_the_sweep_claim_holds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In one root: the first makes the sweep, the second finds it and makes no run again."""
+    root = tmp_path / "root"
+    claims = []
+    for name in ("results_table", "variance"):
+        execute(name, root, tmp_path / name, monkeypatch)
+        claims.append({str(path.relative_to(root)) for path in root.glob("runs/*/*/claim.*")})
+    assert [path.name for path in (root / "sweeps").iterdir()] == ["notebooks"]
+    assert claims[0] == claims[1] and len(claims[0]) > 50
 
 
 @pytest.mark.parametrize("name", ["gradcache_thread", "open_lm_thread"])
 def test_what_a_notebook_on_a_thread_claims_holds(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    execute(name, tmp_path / "root", tmp_path, monkeypatch)
+    execute(name, tmp_path / "root", tmp_path / "place", monkeypatch)
     assert [path.name for path in (tmp_path / "root/sweeps").iterdir()] == [name]
 
 
