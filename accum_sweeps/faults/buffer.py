@@ -1,5 +1,6 @@
 """The gradient buffer of one optimizer step as a training loop holds it, and the way from it to the update."""
 
+import math
 from typing import Any
 
 import torch
@@ -24,6 +25,11 @@ class Buffer:
         self._dtype = dtype or training.accumulator
         self.gradient: Gradient = [None] * len(training.parameters)
         self.loss = self.terms = 0.0
+
+    @property
+    def mean(self) -> float:
+        """The mean loss over all terms seen; not a number without terms."""
+        return self.loss / self.terms if self.terms else math.nan
 
     def see(self, member: Member) -> None:
         """Count the member's loss and terms, whatever becomes of its gradient."""

@@ -23,7 +23,7 @@ def short_window(case: Case, training: Training, micro_batches: list[Any]) -> St
         buffer.add(member)
     terms_of_a_micro_batch = buffer.terms / len(micro_batches)
     buffer.divide(terms_of_a_micro_batch * case.accum)
-    return finish(training, buffer, loss=buffer.loss / terms_of_a_micro_batch / case.accum)
+    return finish(training, buffer, loss=buffer.mean * len(micro_batches) / case.accum)
 
 
 def dropped_window(case: Case, training: Training, micro_batches: list[Any]) -> StepOutcome:
@@ -35,7 +35,7 @@ def dropped_window(case: Case, training: Training, micro_batches: list[Any]) -> 
     for member in case.members(training, micro_batches):
         buffer.add(member)
     if len(micro_batches) < case.accum:
-        return StepOutcome(loss=buffer.loss / buffer.terms, terms=buffer.terms)
+        return StepOutcome(loss=buffer.mean, terms=buffer.terms)
     buffer.divide(buffer.terms)
     return finish(training, buffer)
 
@@ -87,7 +87,7 @@ class MergedWindow(Waiting):
             window.see(member)
         if len(micro_batches) < self._case.accum:
             self.put(training, buffer)
-            return StepOutcome(loss=window.loss / window.terms, terms=window.terms)
+            return StepOutcome(loss=window.mean, terms=window.terms)
         buffer.divide(buffer.terms)
         return dataclasses.replace(finish(training, buffer), terms=window.terms)
 
