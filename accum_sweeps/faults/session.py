@@ -3,6 +3,8 @@
 from pathlib import Path
 from typing import Any
 
+from torch.optim import Optimizer
+
 from accum_sweeps.faults.case import Case
 from accum_sweeps.faults.catalogue import faulty_step
 from accum_sweeps.faults.logs import ResumeInsideWindow
@@ -19,7 +21,7 @@ from accum_sweeps.training.task import Step, Task
 def session(spec: RunSpec, task: Task, step: Step = train_step, members: Members = plain) -> TrainingSession:
     """The training of ``task`` with ``step``, or with the fault of ``spec`` in its place; ``members`` has its gradients.
 
-    Raises UserError where the fault would replace an optimizer step of the user's own.
+    Raises UserError where the fault would replace an optimizer step of the user's own, or needs what the user's own optimizer lacks.
     """
     fault = spec.setup.fault
     if fault == NONE:
@@ -28,7 +30,24 @@ def session(spec: RunSpec, task: Task, step: Step = train_step, members: Members
         raise UserError(
             f"fault={fault}: the subject's class has a step of its own, which a fault would replace\n  Leave out its method step."
         )
-    return FaultySession(spec, task, faulty_step(Case(spec=spec, members=members)))
+    made = FaultySession(spec, task, faulty_step(Case(spec=spec, members=members)))
+    if made.training.lr_factor is None:
+        _check_own_optimizer(fault, made.training.optimizer)
+    return made
+
+
+def _check_own_optimizer(fault: str, optimizer: Optimizer) -> None:
+    """UserError where a fault of the settings' optimizer meets one of the user's own, which no plan can look into."""
+    lacks = {
+        "clip": "clipping, which is the settings' optimizer's",
+        "schedule": "a schedule, which is the settings' optimizer's",
+        "count": "" if any("betas" in group for group in optimizer.param_groups) else "Adam's count of steps",
+        "state_per_micro_batch": "" if any(group.get("weight_decay") for group in optimizer.param_groups) else "weight decay",
+    }
+    endings = [part for name in fault.split("+") for part in (name, *name.split("_"))]
+    missing = [words for part, words in lacks.items() if words and part in endings]
+    if missing:
+        raise UserError(f"fault={fault}: the subject's class has an optimizer of its own, without {missing[0]}\n  Leave its method out.")
 
 
 class FaultySession(TrainingSession):

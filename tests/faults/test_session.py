@@ -1,5 +1,6 @@
 """Every fault in a training: it runs, differs from the correct run where it acts, and goes on from a checkpoint with the same bits."""
 
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -71,19 +72,79 @@ def test_faults_of_two_ranks_run_in_two_processes(fault: str) -> None:
     assert whole[-1][2] != correct[-1][2]
 
 
-def test_a_step_of_the_users_own_is_not_replaced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (tmp_path / "own_step_of_a_user.py").write_text(
-        "import torch\n\n\nclass Setup:\n"
-        "    def build(self, config, seeds):\n        return torch.nn.Linear(2, 1)\n\n"
-        "    def batch(self, step, seed):\n        return torch.ones(4, 2)\n\n"
-        "    def loss(self, model, samples):\n        return model(samples).sum(), len(samples)\n\n"
-        "    def step(self, model, optimizer, micro_batches):\n        return 1.0, 1\n"
-    )
+HOOK = """
+import torch
+
+
+class Setup:
+    def build(self, config, seeds):
+        return torch.nn.Linear(2, 1)
+
+    def batch(self, step, seed):
+        return torch.ones(4, 2)
+
+    def loss(self, model, samples):
+        return model(samples).sum(), len(samples)
+
+
+class OwnStep(Setup):
+    def step(self, model, optimizer, micro_batches):
+        return 1.0, 1
+
+
+class OwnOptimizer(Setup):
+    def optimizer(self, model):
+        return torch.optim.SGD(model.parameters(), lr=0.1)
+
+
+class OwnAdam(Setup):
+    def optimizer(self, model):
+        return torch.optim.AdamW(model.parameters(), lr=0.1, weight_decay=0.1)
+"""
+
+
+@pytest.fixture
+def hook(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str, str], RunSpec]:
+    """The specification of a user's class, with a fault."""
+    (tmp_path / "a_users_training.py").write_text(HOOK)
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(str(tmp_path))
     none = {"kind": "none", "name": "none"}
-    subject = {"kind": "python", "name": "python", "target": "own_step_of_a_user:Setup"}
-    spec = make_spec(subject=subject, model=none, data=none, global_batch=4, accum=2, fault="missing_division")
+
+    def spec(name: str, fault: str) -> RunSpec:
+        subject = {"kind": "python", "name": "python", "target": f"a_users_training:{name}"}
+        return make_spec(subject=subject, model=none, data=none, global_batch=4, accum=2, steps=2, fault=fault)
+
+    return spec
+
+
+def test_a_step_of_the_users_own_is_not_replaced(hook: Callable[[str, str], RunSpec]) -> None:
     with pytest.raises(UserError, match="fault=missing_division: the subject's class has a step of its own"):
+        session(hook("OwnStep", "missing_division"))
+    assert len(trained(session(hook("OwnStep", "none")))) == 2
+    assert len(trained(session(hook("Setup", "missing_division")))) == 2
+
+
+@pytest.mark.parametrize(
+    ("name", "fault", "lacks"),
+    [
+        ("OwnOptimizer", "clip_each_micro_batch", "clipping"),
+        ("OwnAdam", "missing_division+clip_per_micro_batch", "clipping"),
+        ("OwnAdam", "mean_of_means+schedule_per_micro_batch", "a schedule"),
+        ("OwnOptimizer", "state_per_micro_batch", "weight decay"),
+        ("OwnOptimizer", "double_division+state_per_micro_batch", "weight decay"),
+        ("OwnOptimizer", "state_per_micro_batch_count", "Adam's count"),
+        ("OwnAdam", "state_per_micro_batch", ""),
+        ("OwnAdam", "state_per_micro_batch_count", ""),
+        ("OwnOptimizer", "lost_micro_batches", ""),
+    ],
+)
+def test_a_fault_of_the_optimizer_needs_one_that_has_what_goes_wrong(
+    name: str, fault: str, lacks: str, hook: Callable[[str, str], RunSpec]
+) -> None:
+    spec = hook(name, fault)
+    if not lacks:
+        assert trained(session(spec)) != trained(session(changed(spec, fault="none")))
+        return
+    with pytest.raises(UserError, match=f"the subject's class has an optimizer of its own, without {lacks}"):
         session(spec)
-    assert len(trained(session(changed(spec, fault="none", steps=1)))) == 1
