@@ -17,14 +17,16 @@ if TYPE_CHECKING:
 def judge_sweep(sweep: SweepDir, results: "pd.DataFrame", asked: Mapping[str, Any]) -> "Judged":
     """``results``, rows of the sweep, judged by the keys of ``analysis`` that its newest plan holds, ``asked`` in their place.
 
-    Raises UserError for a column that is not there, an earlier sweep that is not there or shares seeds with this one.
+    Raises ConfigError for a reference that is no arm, UserError for a column that is not there, an earlier sweep that is not there or
+    shares seeds with this one.
     """
     # Imported here: whoever only starts a process for the tables needs no pandas.
     from accum_sweeps.analysis.judged import judge_table
     from accum_sweeps.analysis.load import load
 
     planned = sweep.read_plan().header.get("judging") or {}
-    judging = read_judging({**planned, **asked})
+    arms = sorted({int(k) for k in results["accum"]})
+    judging = read_judging({**planned, **asked}, arms)
     earlier = None
     if judging.margin_from is not None:
         earlier = load(sweep.root.path, sweep=open_sweep(sweep.root, judging.margin_from).name)

@@ -10,15 +10,18 @@ from pathlib import Path
 from typing import Any
 
 from accum_sweeps.plan.config import Config
-from accum_sweeps.plan.errors import ConfigError
+from accum_sweeps.plan.errors import ConfigError, one_of
 from accum_sweeps.plan.flat import flatten
+from accum_sweeps.plan.judging import check_sign_flip
 from accum_sweeps.plan.labels import setup_labels
 from accum_sweeps.plan.pairs import check_pair
 from accum_sweeps.plan.parts import Decoder, DualEncoder, Pairs, TextFiles, TokenFile
 from accum_sweeps.plan.spec import RUN_KEYS, RunSpec, Setup
 from accum_sweeps.plan.tracking import without_password
+from accum_sweeps.record.metrics import FINAL_UNITS
 from accum_sweeps.record.state import RunState, file_system_now, run_state
-from accum_sweeps.record.store import DamagedRunError, RootDir
+from accum_sweeps.record.store import DamagedRunError, RootDir, open_root
+from accum_sweeps.record.sweep import open_sweep, sweep_names
 from accum_sweeps.subjects.identify import BUILT_IN
 from accum_sweeps.subjects.identify import identify as identify_subject
 from accum_sweeps.subjects.identify_clip import identify as identify_clip
@@ -36,8 +39,40 @@ def planned_runs(config: Config, cwd: Path) -> list[RunSpec]:
     arms = {spec.accum for spec in specs}
     if reference is not None and reference not in arms:
         raise ConfigError("analysis.reference", reference, f"must be an accumulation factor of the grid: {sorted(arms)}")
+    _check_judging(config, specs)
     _check_pairs(config.compare, specs)
     return specs
+
+
+def _check_judging(config: Config, specs: Sequence[RunSpec]) -> None:
+    """ConfigError for what would keep the sweep from being judged as it is asked for, before a run is started."""
+    judging, trainings = config.judging, [spec for spec in specs if spec.setup.measure == "training"]
+    if not trainings:
+        return
+    own = {spec.setup.subject.kind for spec in trainings} - {"lm", "clip"}
+    if judging.response not in FINAL_UNITS and not (own and judging.response.endswith("_final")):
+        words = one_of(judging.response, FINAL_UNITS) + (", or a final value of your own, NAME_final" if own else "")
+        raise ConfigError("analysis.response", judging.response, words)
+    arms: dict[str, tuple[set[int], set[int]]] = defaultdict(lambda: (set(), set()))
+    for spec in trainings:
+        seeds, factors = arms[spec.setup.setup_id]
+        seeds.add(spec.seed), factors.add(spec.accum)
+    for seeds, factors in arms.values():
+        check_sign_flip(judging, len(seeds), len(factors))
+    if judging.margin_from is not None:
+        _check_earlier(config, {spec.seed for spec in trainings})
+
+
+def _check_earlier(config: Config, seeds: set[int]) -> None:
+    """ConfigError where the margin's sweep is not there, or shares a seed with this one, whose margin it would then not be."""
+    name = str(config.judging.margin_from)
+    known = sweep_names(open_root(config.root)) if config.root.exists() else []
+    if name not in known:
+        raise ConfigError("analysis.margin_from", name, one_of(name, known) if known else f"no sweep is planned in {config.root}")
+    shared = sorted(seeds & {run.seed for run in open_sweep(open_root(config.root), name).read_plan().runs})
+    if shared:
+        words = f"has the seeds {', '.join(map(str, shared[:5]))} too; a margin must come from other seeds than those it judges"
+        raise ConfigError("analysis.margin_from", name, words)
 
 
 def _check_pairs(pairs: Sequence[Mapping[str, Any]], specs: Sequence[RunSpec]) -> None:

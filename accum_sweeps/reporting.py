@@ -11,6 +11,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from accum_sweeps.plan.errors import UserError
 from accum_sweeps.record.files import write_text
 from accum_sweeps.record.store import open_root
 from accum_sweeps.record.sweep import SweepDir, open_sweep
@@ -94,11 +95,16 @@ def report_apart(sweep: SweepDir, asked: Mapping[str, Any]) -> Report:
     command = [sys.executable, "-m", "accum_sweeps.reporting", *arguments]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode:
-        last = (done.stderr.strip() or f"exit code {done.returncode}").splitlines()[-1]
-        raise ReportError(f"the tables could not be written: {last}\n  The runs are kept. Later: action=report sweep={sweep.name}")
+        said = done.stderr.strip() or f"exit code {done.returncode}"
+        said = said.splitlines()[-1] if "Traceback" in said else said
+        raise ReportError(f"the report could not be made: {said}\n  The runs are kept. Later: action=report sweep={sweep.name}")
     return Report(**json.loads(done.stdout))
 
 
 if __name__ == "__main__":
     _, root, name, *rest = sys.argv
-    print(json.dumps(asdict(report(open_sweep(open_root(Path(root)), name), json.loads(rest[0]) if rest else {}))))
+    try:
+        made = report(open_sweep(open_root(Path(root)), name), json.loads(rest[0]) if rest else {})
+    except UserError as error:
+        sys.exit(str(error))
+    print(json.dumps(asdict(made)))

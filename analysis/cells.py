@@ -5,7 +5,7 @@ Shapes: S seeds (a seed is one combination of the seed streams), K accumulation 
 
 from collections import Counter
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import pandas as pd
@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from accum_sweeps.analysis.paired import Floats, mean_of
 from accum_sweeps.plan.errors import UserError, one_of
-from accum_sweeps.plan.spec import CONTROLS, SEED_STREAMS
+from accum_sweeps.plan.spec import CONTROLS, RUN_KEYS, SEED_STREAMS
 from accum_sweeps.record.events import DONE
 
 OTHER, NO_VALUE, ABSENT = "other environment", "no value", "absent"
@@ -62,6 +62,7 @@ class Cells:
     mixed: tuple[str, ...]
     controls: Mapping[str, Floats]
     replicates: Replicates
+    is_grouped: bool = False
 
     @property
     def complete(self) -> NDArray[np.bool_]:
@@ -71,6 +72,36 @@ class Cells:
     def count(self, outcome: str) -> NDArray[np.int64]:
         """Per arm (K,): how many seeds have this outcome."""
         return np.asarray((self.outcome == outcome).sum(axis=0))
+
+
+def by_data_seed(cells: Cells) -> Cells:
+    """``cells`` with the seeds that share their data taken together, where there are several such groups: they are no independent units.
+
+    A value is the mean of the group's; a group with a diverged run has diverged, one with a missing value has none.
+    """
+    groups = [str(seed) for seed in cells.data_seeds]
+    names = list(dict.fromkeys(groups))
+    if not 1 < len(names) < len(groups):
+        return cells
+    rows = [np.flatnonzero(np.array(groups) == name) for name in names]
+
+    def means(y: Floats) -> Floats:
+        return np.array([[mean_of(y[row, k]) for k in range(len(cells.accum))] for row in rows])
+
+    return replace(
+        cells,
+        seeds=tuple(f"data {name}" for name in names),
+        data_seeds=tuple(names),
+        y=means(cells.y),
+        outcome=np.array([[_worst(cells.outcome[row, k].tolist()) for k in range(len(cells.accum))] for row in rows], dtype=np.str_),
+        controls={kind: means(y) for kind, y in cells.controls.items()},
+        is_grouped=True,
+    )
+
+
+def _worst(outcomes: list[str]) -> str:
+    """What a group's outcome is: finished only if all are."""
+    return next((word for word in outcomes if word not in DONE), "diverged" if "diverged" in outcomes else "finished")
 
 
 def setups(results: pd.DataFrame, response: str) -> Iterator[Cells]:
@@ -98,6 +129,8 @@ def _check(results: pd.DataFrame, response: str) -> str:
     key = next((name for name in ("setup_id", "setup") if name in results), None)
     if missing or key is None:
         raise UserError(f"the table lacks the columns {', '.join(missing or ['setup_id'])}; acs.load(...) makes a table that has them")
+    if response in RUN_KEYS or response in ("setup_id", "revision", "attempt"):
+        raise UserError(f"response={response!r}: is what was asked for, not what came of it; {one_of(response, _numeric(results))}")
     if response not in results:
         raise UserError(f"response={response!r}: {one_of(response, _numeric(results))}")
     if not pd.api.types.is_numeric_dtype(results[response].dtype):

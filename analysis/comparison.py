@@ -7,8 +7,9 @@ import numpy as np
 from accum_sweeps.analysis.cells import Cells
 from accum_sweeps.analysis.divergence import Divergence
 from accum_sweeps.analysis.equivalence import is_equivalent, sd_upper_limit
-from accum_sweeps.analysis.paired import ALPHA, PairedShift, mean_of
+from accum_sweeps.analysis.paired import PairedShift, mean_of
 from accum_sweeps.analysis.rules import Decision, Statistics
+from accum_sweeps.plan.judging import ALPHA
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -21,7 +21,7 @@ from accum_sweeps.analysis.mean_squares import (
     two_way,
 )
 from accum_sweeps.analysis.mls import LEVEL, Interval, Terms, linear_interval, quotient_interval, ratio_interval, variance_interval
-from accum_sweeps.analysis.paired import ALPHA
+from accum_sweeps.plan.judging import ALPHA
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -84,7 +84,7 @@ def seed_components(y: ArrayLike, seed: ArrayLike, k: ArrayLike, level: float = 
     """Components of ``y`` (n,) by the labels ``seed`` and ``k`` (n,); rows without a finite value are left out.
 
     Closed forms where every seed has equally many values at every k, REML otherwise. ValueError for fewer than two seeds or two
-    factors with values, or where a component cannot be told from the others.
+    factors with values, fewer than two seeds with two factors, or where a component cannot be told from the others.
     """
     values = np.asarray(y, dtype=np.float64)
     finite = np.isfinite(values)
@@ -92,6 +92,9 @@ def seed_components(y: ArrayLike, seed: ArrayLike, k: ArrayLike, level: float = 
     if not len(values) or seeds.max() < 1 or factors.max() < 1:
         raise ValueError(f"{len(np.unique(seeds))} seeds and {len(np.unique(factors))} factors have a finite value: two of each are needed")
     shape = (int(seeds.max()) + 1, int(factors.max()) + 1)
+    arms = np.bincount(np.unique(np.stack([seeds, factors]), axis=1)[0], minlength=shape[0])
+    if (arms > 1).sum() < 2:
+        raise ValueError(f"seeds with values at two factors or more: {int((arms > 1).sum())}, at least 2 are needed")
     cell = seeds * shape[1] + factors
     counts = np.bincount(cell, minlength=shape[0] * shape[1])
     if np.ptp(counts) == 0:

@@ -39,10 +39,10 @@ def sd_lower_limit(y: ArrayLike, level: float = LEVEL) -> float:
 
 
 def absolute_margin(value: float) -> Margin:
-    """A margin fixed in the configuration before the runs. Raises UserError unless it is above 0 and finite."""
+    """A margin that somebody gives. Raises UserError unless it is above 0 and finite."""
     if not 0 < value < np.inf:
         raise UserError(f"margin={value!r}: must be above 0 and finite, in the response's unit")
-    return Margin(value=float(value), source="fixed in the configuration")
+    return Margin(value=float(value), source="given, not known to be fixed before the runs")
 
 
 def margin_of_earlier_sweep(y: ArrayLike, earlier_seeds: Iterable[object], seeds: Iterable[object]) -> Margin:

@@ -142,8 +142,11 @@ def _same_name(source: Source, role: str, notes: list[str]) -> str:
     allowed = {"control": CONTROLS, "status": STATUS_WORDS}.get(role)
     strange = [] if allowed is None else [w for w in parse(source.frame[found[0]], str).values if w and w.strip().casefold() not in allowed]
     if strange:
-        notes.append(f"the column {found[0]} is not used, as {strange[0]!r} is no {role} of a run here")
-    return "" if strange else found[0]
+        words = one_of(strange[0], allowed or ())
+        raise UserError(
+            f"{source.name}: column {found[0]!r}: {strange[0]!r} {words}.\n  Correct it, rename the column, or name another for {role}."
+        )
+    return found[0]
 
 
 def response_column(source: Source, name: str) -> Values:

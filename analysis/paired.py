@@ -11,7 +11,6 @@ from scipy.special import stdtr, stdtrit
 
 Floats = NDArray[np.float64]
 LEVEL = 0.95
-ALPHA = 0.05
 
 
 @dataclass(frozen=True, kw_only=True)

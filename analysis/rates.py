@@ -57,6 +57,7 @@ TRUTHS = (
     *(Truth(seeds=seeds, path_share=0.02, scale_spread=10.0) for seeds in (3, 5, 8)),
     *(Truth(seeds=seeds, path_share=0.0002, dependence=100.0) for seeds in (3, 5, 8)),
     Truth(seeds=10, path_share=0.02, diverging=0.2, diverging_last=0.2),
+    *(Truth(seeds=seeds, path_share=0.02, diverging_last=0.5) for seeds in (5, 8, 20)),
     Truth(seeds=12, path_share=0.02, diverging_last=0.9),
 )
 

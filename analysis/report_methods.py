@@ -1,17 +1,20 @@
 """The methods as a report states them: rules and constants from the code that applies them, and the rules' simulated error rates."""
 
 import inspect
+import math
 import re
 from typing import Any
 
 from accum_sweeps.analysis import margin as margins
+from accum_sweeps.analysis.dispersion import expected_log_ratio
 from accum_sweeps.analysis.equivalence import MARGIN_IN_SD
 from accum_sweeps.analysis.judged import Judged
-from accum_sweeps.analysis.paired import ALPHA, LEVEL
+from accum_sweeps.analysis.paired import LEVEL
 from accum_sweeps.analysis.rates import ARMS, EARLIER_SEEDS, stored_rates
 from accum_sweeps.analysis.report_tables import Table
 from accum_sweeps.analysis.rules import CODES, EXCESS_LIMIT, LAMBDA_LIMIT, MIN_COMPLETE_SEEDS, PATH_SHARE_LIMIT, decide
 from accum_sweeps.analysis.sentences import WORDS
+from accum_sweeps.plan.judging import ALPHA
 
 SHARP = ("negligible", "indistinguishable", "equivalent")  # verdicts that call a shift small
 
@@ -36,6 +39,12 @@ def definitions() -> list[tuple[str, str]]:
             "Holm p",
             "adjusted over all 2K - 1 tests of one setup and response: K - 1 shifts, lambda, K - 1 divergences; "
             f"a test that cannot be made counts as p = 1. A test rejects at {ALPHA:g}",
+        ),
+        (
+            "excess",
+            "sum over k of the squared differences from the reference arm over that of the controls from their twins, geometric mean over "
+            "seeds, divided by what it is on average if all is rounding "
+            f"(arms share the reference run: {', '.join(f'{math.exp(expected_log_ratio(k - 1)):.3f} at K={k}' for k in (2, 3, 4, 5))})",
         ),
         ("q over setups", "the smallest Holm p of a setup, adjusted again over all setups judged together (Benjamini-Hochberg)"),
         (

@@ -9,9 +9,9 @@ import pandas as pd
 from accum_sweeps.analysis.comparison import Arm
 from accum_sweeps.analysis.figures.style import short
 from accum_sweeps.analysis.judged import Judged
-from accum_sweeps.analysis.paired import ALPHA
 from accum_sweeps.analysis.verdict import Verdict
 from accum_sweeps.analysis.words import decimals, interval, listed, rounded_up, signed
+from accum_sweeps.plan.judging import ALPHA
 from accum_sweeps.record.events import DONE
 
 LEADS = {  # the first that occurs makes the first sentence; {where} is "2 of 5 setups" or a name
@@ -62,7 +62,7 @@ def opening(judged: Judged) -> tuple[str, str]:
     verdicts, response = judged.opening, judged.judging.response
     if not verdicts:
         return "No run can be judged yet.", "The first finished runs will give a table here."
-    return _first(verdicts, response), _second(verdicts)
+    return _first(verdicts, response), f"{'; '.join([*_second(verdicts), *_others(judged)])}."
 
 
 def _first(verdicts: Sequence[Verdict], response: str) -> str:
@@ -80,21 +80,45 @@ def _first(verdicts: Sequence[Verdict], response: str) -> str:
     return f"{words}; {others} {listed(rest)}." if rest else f"{words}."
 
 
-def _second(verdicts: Sequence[Verdict]) -> str:
+def _others(judged: Judged) -> list[str]:
+    """Effects on the other responses: a reader who stops here must not miss them."""
+    found = {name: sum(each.code == "effect" for each in verdicts) for name, verdicts in judged.verdicts.items()}
+    found.pop(judged.judging.response)
+    return [f"on {name} an effect is detected" + ("" if len(judged.opening) == 1 else f" in {n} setups") for name, n in found.items() if n]
+
+
+def _second(verdicts: Sequence[Verdict]) -> list[str]:
     names = {id(each): brief(name) for each, name in zip(verdicts, setup_names(verdicts), strict=True)}
     effects = [each for each in verdicts if each.code == "effect"]
     judged = [each for each in verdicts if each.code != "not_assessable"]
     if not judged:
         reasons = list(dict.fromkeys(reason for each in verdicts for reason in each.reasons))
         more = f", and {len(reasons) - MOST_NAMED} more" if len(reasons) > MOST_NAMED else ""
-        return f"The reason: {'; '.join(reasons[:MOST_NAMED])}{more}."
+        return [f"The reason: {'; '.join(reasons[:MOST_NAMED])}{more}"]
     parts = [_largest_effect(effects, names, len(verdicts)) if effects else _largest_possible(judged, names, len(verdicts))]
     parts += _advice([each for each in verdicts if each.code == "inconclusive"])
     unassessed = [each for each in judged if each.decision and not each.decision.rounding_is_assessed]
     if unassessed:
         where = "" if len(verdicts) == 1 else f" in {len(unassessed)} of {len(verdicts)} setups"
         parts.append(f"rounding is not assessed{where}, for want of usable controls")
-    return f"{'; '.join(parts)}."
+    return [*parts, *_beyond_rounding(judged, len(verdicts)), *_one_sided(judged, names, len(verdicts))]
+
+
+def _beyond_rounding(judged: Sequence[Verdict], setups: int) -> list[str]:
+    """Where arms are close enough and all the same differ by more than rounding: a fault may be as small as that."""
+    small = [each for each in judged if each.code in ("negligible", "equivalent") and each.decision and each.decision.exceeds_rounding]
+    where = "" if setups == 1 else f" in {len(small)} of {setups} setups"
+    return [f"the differences are more than rounding{where}, however small"] if small else []
+
+
+def _one_sided(judged: Sequence[Verdict], names: dict[int, str], setups: int) -> list[str]:
+    """Divergence that is not significant is an outcome all the same."""
+    arms = [(arm, each) for arm, each in _arms(judged) if each.code == "inconclusive"]
+    arms = [(arm, each) for arm, each in arms if arm.divergence.only_arm or arm.divergence.only_reference]
+    if not arms:
+        return []
+    arm, each = max(arms, key=lambda pair: max(pair[0].divergence.only_arm, pair[0].divergence.only_reference))
+    return [_diverged(arm, each, f" in {names[id(each)]}" if setups > 1 else "") + ", too few for a test"]
 
 
 def _at(arm: Arm, each: Verdict, names: dict[int, str], setups: int) -> str:

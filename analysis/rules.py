@@ -21,9 +21,10 @@ from accum_sweeps.analysis.dispersion import (
 from accum_sweeps.analysis.divergence import Divergence, divergence_tests
 from accum_sweeps.analysis.equivalence import is_equivalent, tost_p
 from accum_sweeps.analysis.margin import Margin
-from accum_sweeps.analysis.paired import ALPHA, Floats, PairedShift, holm, paired_differences, paired_shift, total_sd
+from accum_sweeps.analysis.paired import Floats, PairedShift, holm, paired_differences, paired_shift, total_sd
 from accum_sweeps.analysis.power import seeds_needed
 from accum_sweeps.analysis.sign_flip import sign_flip_p
+from accum_sweeps.plan.judging import ALPHA
 
 CODES = ("not_assessable", "effect", "negligible", "indistinguishable", "equivalent", "inconclusive")
 MIN_COMPLETE_SEEDS = 3
@@ -60,7 +61,8 @@ class Decision:
 
     ``tost_p`` is one unadjusted p value an arm, NaN without a margin. If ``code`` is inconclusive, ``more_seeds`` is how many further
     seeds would do if nothing is shifted, None where that is unknown or ``shorten_horizon`` is the advice instead.
-    ``rounding_is_assessed`` is False without usable controls, and every verdict must then say so.
+    ``rounding_is_assessed`` is False without usable controls, and every verdict must then say so. ``exceeds_rounding``: the excess is
+    shown to be above its limit, so that arms differ by more than rounding, however little that is.
     """
 
     code: str
@@ -73,6 +75,7 @@ class Decision:
     path_share: float
     more_seeds: int | None = None
     shorten_horizon: bool = False
+    exceeds_rounding: bool = False
 
     @property
     def smallest_p(self) -> float:
@@ -142,17 +145,19 @@ def decide(statistics: Statistics) -> Decision:
     6. inconclusive.
 
     Equivalence holds if for every arm TOST passes and the upper limit of the paired SD is at most sqrt(2) x the margin's SD unit.
-    Tests that cannot be made (no controls, too few pairs) stay in the family with p = 1. Without a margin only rules 1, 2 and 6 can
-    apply, without controls all but rule 4.
+    Rules 3 to 5 need that in no seed one arm alone diverged: that is a difference which no margin covers, and which few seeds cannot
+    test. Tests that cannot be made (no controls, too few pairs) stay in the family with p = 1. Without a margin only rules 1, 2 and 6
+    can apply, without controls all but rule 4.
     """
     shift_p, dispersion_p, divergence_p = _adjusted(statistics)
     margin, dispersion = statistics.margin.value, statistics.dispersion
     equivalence = tuple(np.nan if margin is None else tost_p(shift, margin) for shift in statistics.shifts)
-    holds = margin is not None and all(is_equivalent(shift, margin, ALPHA) for shift in statistics.shifts)
+    is_one_sided = any(test.only_arm or test.only_reference for test in statistics.divergences)
+    holds = not is_one_sided and margin is not None and all(is_equivalent(shift, margin, ALPHA) for shift in statistics.shifts)
     code = _code(statistics, min(*shift_p, dispersion_p), min(divergence_p), equivalence, holds)
     share = statistics.path.share(statistics.sigma_tot)
     is_open = code == "inconclusive"
-    shorten = is_open and share > PATH_SHARE_LIMIT
+    shorten = is_open and statistics.path.from_controls and share > PATH_SHARE_LIMIT
     return Decision(
         code=code,
         shift_p=shift_p,
@@ -164,6 +169,7 @@ def decide(statistics: Statistics) -> Decision:
         path_share=share,
         more_seeds=more_seeds(statistics) if is_open and not shorten else None,
         shorten_horizon=shorten,
+        exceeds_rounding=_is_above(statistics.excess, EXCESS_LIMIT),
     )
 
 
@@ -183,7 +189,8 @@ def _code(statistics: Statistics, best_p: float, best_divergence_p: float, equiv
     if best_p <= ALPHA:
         return "negligible" if holds else "effect"
     is_within_rounding = _is_below(statistics.dispersion, LAMBDA_LIMIT) and _is_below(statistics.excess, EXCESS_LIMIT)
-    if is_within_rounding and all(p <= ALPHA for p in equivalence):
+    is_one_sided = any(test.only_arm or test.only_reference for test in statistics.divergences)
+    if is_within_rounding and not is_one_sided and all(p <= ALPHA for p in equivalence):
         return "indistinguishable"
     return "equivalent" if holds else "inconclusive"
 
@@ -196,16 +203,27 @@ def _is_below(ratio: Dispersion | None, limit: float) -> bool:
     return ratio is not None and ratio.is_assessable and ratio.upper <= limit
 
 
+def _is_above(ratio: Dispersion | None, limit: float) -> bool:
+    return ratio is not None and ratio.is_assessable and ratio.low > limit
+
+
 def more_seeds(statistics: Statistics) -> int | None:
     """Further seeds until every arm would pass TOST with power .8, from the one-sided upper 80 % limit of the path SD; at least 1.
 
-    Without a margin: the seeds that its source still needs, None if more would not give one. None too without an estimate of the path
-    SD.
+    Where runs diverge so many more that enough of them finish; where one arm alone does, so many that McNemar's test would find it at
+    the rate seen so far. Without a margin: the seeds that its source still needs, None if more would not give one. None too without an
+    estimate of the path SD.
     """
+    alone = max((max(test.only_arm, test.only_reference) for test in statistics.divergences), default=0)
+    if alone:
+        family = 2 * len(statistics.shifts) + 1
+        discordant = int(np.ceil(1 + np.log2(family / ALPHA)))  # 2 x 2^-d <= alpha / family, all to one side
+        return max(1, int(np.ceil(discordant * statistics.complete_seeds / alone)) - statistics.complete_seeds)
     margin, path_sd = statistics.margin, statistics.path.sd_upper_limit()
     if margin.value is None:
         return margin.seeds_missing or None
     if np.isnan(path_sd):
         return None
     pairs = min(shift.pairs for shift in statistics.shifts)
-    return max(1, seeds_needed(margin.value, path_sd, len(statistics.shifts), alpha=ALPHA) - pairs)
+    missing = seeds_needed(margin.value, path_sd, len(statistics.shifts), alpha=ALPHA) - pairs
+    return max(1, int(np.ceil(missing * statistics.complete_seeds / pairs))) if pairs else None

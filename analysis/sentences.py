@@ -6,10 +6,10 @@ from accum_sweeps.analysis.cells import Cells
 from accum_sweeps.analysis.comparison import Arm, Comparison
 from accum_sweeps.analysis.dispersion import Dispersion
 from accum_sweeps.analysis.margin import Margin
-from accum_sweeps.analysis.paired import ALPHA
 from accum_sweeps.analysis.rules import EXCESS_LIMIT, LAMBDA_LIMIT, Decision, Statistics
 from accum_sweeps.analysis.words import arms as arms_in_words
 from accum_sweeps.analysis.words import decimals, interval, listed, rounded_up, signed
+from accum_sweeps.plan.judging import ALPHA
 
 WORDS = {
     "not_assessable": "not assessable",
@@ -21,11 +21,18 @@ WORDS = {
 }
 
 
+MOST_SEEDS = 10_000  # beyond that the number says only that seeds are no way
+
+
 def headline(decision: Decision) -> str:
     """The verdict in a few words, for an inconclusive one with what to do."""
     words = WORDS[decision.code]
+    if decision.exceeds_rounding and decision.code in ("negligible", "equivalent"):
+        return f"{words}, but more than rounding"
     if decision.shorten_horizon:
         return f"{words}: shorten the horizon"
+    if decision.more_seeds is not None and decision.more_seeds > MOST_SEEDS:
+        return f"{words}: more than {MOST_SEEDS:,} more seeds"
     if decision.more_seeds is not None:
         return f"{words}: {decision.more_seeds} more seed{'s' if decision.more_seeds > 1 else ''}"
     return words
@@ -42,6 +49,11 @@ def sentence(compared: Comparison, statistics: Statistics, decision: Decision, c
         parts.append(
             f"runs that differ by rounding alone differ by {math.sqrt(decision.path_share):.0%} of what seeds do, so more seeds help little"
         )
+    if cells.is_grouped:
+        parts.append(f"seeds that share their data are averaged, {len(cells.seeds)} groups of them are compared")
+    incomplete = int((~cells.complete).sum())
+    if incomplete:
+        parts.append(f"incomplete seeds: {incomplete} of {len(cells.seeds)}")
     if cells.mixed:
         parts.append(f"arms of seed {listed(cells.mixed)} were run in several environments, only those of one are compared")
     if not decision.rounding_is_assessed:
@@ -124,6 +136,8 @@ def _excess(excess: Dispersion | None, compared: Comparison, control: str) -> li
     limits = f"[{excess.low:.2g}, {excess.high:.2g}]"
     if excess.low > EXCESS_LIMIT:
         return [f"{words} {limits}, so more than rounding of the kind that the controls have"]
+    if excess.high < 1 / LAMBDA_LIMIT:
+        return [f"{words} {limits}: the controls move a run further than accumulation does, a wide yardstick"]
     close = f"at most {rounded_up(excess.upper)}" if excess.upper <= EXCESS_LIMIT else f"not shown to be below {EXCESS_LIMIT:g}"
     return [f"{words} {limits}, {close}"]
 
@@ -138,6 +152,14 @@ def _divergence(compared: Comparison, seeds: int) -> list[str]:
     counts = {compared.reference: compared.diverged} | {arm.accum: arm.diverged for arm in compared.arms}
     if not any(counts.values()):
         return []
-    words = f"diverged of {seeds} seeds: " + ", ".join(f"{number} at k={k}" for k, number in sorted(counts.items()))
+    words = [f"diverged of {seeds} seeds: " + ", ".join(f"{number} at k={k}" for k, number in sorted(counts.items()))]
     found = [arm for arm in compared.arms if arm.divergence_p_holm <= ALPHA]
-    return [words, f"more or less often than k={compared.reference} at {arms_in_words(arm.accum for arm in found)}"] if found else [words]
+    alone = [arm for arm in compared.arms if arm.divergence.only_arm or arm.divergence.only_reference]
+    if found:
+        words.append(f"more or less often than k={compared.reference} at {arms_in_words(arm.accum for arm in found)}")
+    elif alone:
+        words.append(
+            f"in some seeds at {arms_in_words(arm.accum for arm in alone)} alone or at k={compared.reference} alone, which is "
+            "no equivalence, and too few to be tested"
+        )
+    return words

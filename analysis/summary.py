@@ -11,7 +11,7 @@ from accum_sweeps.analysis.comparison import Arm, Comparison
 from accum_sweeps.analysis.component_tables import SetupComponents
 from accum_sweeps.analysis.judged import Judged
 from accum_sweeps.analysis.sentences import WORDS, headline
-from accum_sweeps.analysis.verdict import Verdict, Verdicts
+from accum_sweeps.analysis.verdict import PERPLEXITY, Verdict, Verdicts
 from accum_sweeps.analysis.words import decimals, interval, percent, plain, signed
 
 WIDTH = 100
@@ -43,8 +43,9 @@ def of_newest_plan(results: pd.DataFrame) -> pd.DataFrame:
 
 
 def _legend(verdicts: Verdicts) -> str:
+    what = verdicts[0].response + (", judged as its logarithm," if PERPLEXITY.search(verdicts[0].response) else "")
     words = (
-        f"{verdicts[0].response} by setup and accumulation factor k: mean over seeds, and mean paired difference from the reference "
+        f"{what} by setup and accumulation factor k: mean over seeds, and mean paired difference from the reference "
         f"arm (same seed) with its 95 % interval, in {verdicts[0].unit} and in sigma_tot, the SD over seeds of the reference arm. "
         "Each interval is one by itself; those in sigma_tot take its estimate as known."
     )

@@ -56,8 +56,13 @@ def tidy(source: Source, roles: Roles) -> Tidy:
     }
     results = pd.DataFrame(rows)
     results["replicate"] = _replicates(source, results, found.replicate, notes)
+    if "env_id" in source.frame:
+        results["env_id"] = pd.Series(words(source.frame["env_id"]))
+    if found.status is None and found.response:
+        results["status"] = _with_diverged(source, found.response[0], results["status"], notes)
     values = {name: _response(source, name, results["status"], notes) for name in found.response}
-    return Tidy(results=pd.DataFrame({**{name: results[name] for name in OWN}, **values}), notes=[f"{source.name}: {n}" for n in notes])
+    own = [name for name in (*OWN, "env_id") if name in results]
+    return Tidy(results=pd.DataFrame({**{name: results[name] for name in own}, **values}), notes=[f"{source.name}: {n}" for n in notes])
 
 
 def _without_copies(source: Source, notes: list[str]) -> Source:
@@ -197,6 +202,15 @@ def _response(source: Source, name: str, statuses: "pd.Series[str]", notes: list
         runs = "1 finished run" if without.sum() == 1 else f"{int(without.sum())} finished runs"
         notes.append(f"{runs} without a finite {name} ({_which(source, without)})")
     return found
+
+
+def _with_diverged(source: Source, name: str, statuses: "pd.Series[str]", notes: list[str]) -> "pd.Series[str]":
+    """Without a column of statuses a run whose response is infinite has diverged; one that is not a number may as well be missing."""
+    found = np.array([np.nan if v is None else v for v in parse(response_column(source, name), number).values], dtype=np.float64)
+    diverged = np.abs(found) > LARGEST
+    if diverged.any():
+        notes.append(f"{_rows(diverged, 'has', 'have')} an infinite {name}, taken as diverged ({_which(source, diverged)})")
+    return statuses.mask(diverged, "diverged")
 
 
 def _rows(mask: NDArray[np.bool_], one: str = "is", many: str = "are") -> str:

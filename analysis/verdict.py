@@ -11,7 +11,7 @@ import numpy as np
 import pandas as pd
 from numpy.random import Generator
 
-from accum_sweeps.analysis.cells import KINDS, Cells, setups
+from accum_sweeps.analysis.cells import KINDS, Cells, by_data_seed, setups
 from accum_sweeps.analysis.comparison import Arm, Comparison, compare
 from accum_sweeps.analysis.margin import Margin, absolute_margin, margin_of_earlier_sweep, margin_of_reference_arm
 from accum_sweeps.analysis.obstacles import obstacles
@@ -143,8 +143,9 @@ def verdict(
     most finished runs. ``sign_flip`` replaces the paired t tests; beyond 16 seeds it needs the ``generator``. Raises UserError for a
     missing column or a value that cannot be.
     """
-    if isinstance(margin, (int, float)):
+    if isinstance(margin, (int, float)) and not isinstance(margin, bool):
         margin = absolute_margin(margin)
+    _check_arguments(response, reference, margin)
     if control is not None and control not in KINDS:
         raise UserError(f"control={control!r}: {one_of(control, KINDS)}")
     table, unit = in_unit(results, response)
@@ -152,11 +153,20 @@ def verdict(
     found = []
     for cells in setups(table, response):
         chosen = min(cells.accum) if reference is None else reference
-        given = margin or _margin(cells, chosen, None if earlier is None else before)
+        given = margin or _margin(by_data_seed(cells), chosen, None if earlier is None else before)
         found.append(judge(cells, chosen, given, response=response, unit=unit, control=control, sign_flip=sign_flip, generator=generator))
     tested = {place: each.decision.smallest_p for place, each in enumerate(found) if each.decision and not each.reasons}
     q = dict(zip(tested, benjamini_hochberg(list(tested.values())).tolist(), strict=True))
     return Verdicts(replace(each, q=q.get(place, np.nan)) for place, each in enumerate(found))
+
+
+def _check_arguments(response: object, reference: object, margin: object) -> None:
+    if not isinstance(response, str):
+        raise UserError(f"response={response!r}: must be the name of one column; call it once for each response")
+    if reference is not None and (isinstance(reference, bool) or not isinstance(reference, (int, np.integer))):
+        raise UserError(f"reference={reference!r}: must be an accumulation factor, a whole number")
+    if margin is not None and not isinstance(margin, Margin):
+        raise UserError(f"margin={margin!r}: must be a number in the response's unit; call it once for each response")
 
 
 def in_unit(results: pd.DataFrame, response: str) -> tuple[pd.DataFrame, str]:
@@ -172,7 +182,8 @@ def _margin(cells: Cells, reference: int, before: Mapping[str, Cells] | None) ->
     """Where none is given: from the same setup of an earlier sweep, or from the reference arm."""
     if before is None:
         return margin_of_reference_arm(_arm(cells, reference))
-    earlier = before.get(cells.setup_id)
+    found = before.get(cells.setup_id)
+    earlier = None if found is None else by_data_seed(found)
     if earlier is None:
         return Margin(value=None, source="no margin: the earlier sweep has no run of this setup")
     return margin_of_earlier_sweep(_arm(earlier, reference), earlier.seeds, cells.seeds)
@@ -193,7 +204,8 @@ def judge(
     sign_flip: bool = False,
     generator: Generator | None = None,
 ) -> Verdict:
-    """The verdict on one setup."""
+    """The verdict on one setup; seeds that share their data count together, as one."""
+    whole, cells = cells, by_data_seed(cells)
     reasons = obstacles(cells, reference)
     kind = _control(cells, control)
     statistics = decision = compared = None
@@ -227,7 +239,7 @@ def judge(
         statistics=statistics,
         decision=decision,
         compared=compared,
-        cells=cells,
+        cells=whole,
     )
 
 

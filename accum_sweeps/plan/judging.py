@@ -1,5 +1,6 @@
 """How a sweep is judged: the reference arm, the response and the margin, fixed in the plan before the runs."""
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -7,6 +8,7 @@ from typing import Any
 from accum_sweeps.plan.errors import ConfigError
 from accum_sweeps.plan.names import check_sweep_name
 
+ALPHA = 0.05  # the level at which a test rejects
 KEYS = ("reference", "response", "margin", "margin_from", "sign_flip")
 RESPONSE = "eval_loss_final"  # whose verdict opens a report unless told otherwise
 
@@ -54,6 +56,18 @@ def read_judging(values: Mapping[str, Any], arms: list[int] | None = None) -> Ju
         margin_from=None if earlier is None else check_sweep_name(str(earlier)),
         sign_flip=sign_flip,
     )
+
+
+def check_sign_flip(judging: Judging, seeds: int, arms: int) -> None:
+    """ConfigError where sign-flip tests of ``seeds`` pairs could reject nothing: their smallest p value is 2^(1 - seeds).
+
+    Holm's procedure corrects for 2K - 1 tests, K being the number of ``arms``.
+    """
+    needed = math.ceil(1 + math.log2((2 * arms - 1) / ALPHA))
+    if judging.sign_flip and seeds < needed:
+        raise ConfigError(
+            "analysis.sign_flip", True, f"could never reject with {seeds} seeds and {arms} accumulation factors; at least {needed} seeds"
+        )
 
 
 def _reference(reference: Any, arms: list[int] | None) -> int | None:

@@ -88,10 +88,15 @@ def test_without_controls_nothing_is_called_rounding() -> None:
 
 
 def test_a_small_path_is_called_equivalent_and_a_chaotic_one_inconclusive() -> None:
-    (small,) = rates(seeds=5, path_share=0.02, shift=0.0, lambda_=1.0, margin="fixed", scale_spread=1.0)
+    (small,) = rates(seeds=5, path_share=0.02, shift=0.0, lambda_=1.0, margin="fixed", scale_spread=1.0, diverging_last=0.0)
     assert small["indistinguishable"] + small["equivalent"] >= 0.9
     for row in rates(path_share=0.9):
         assert row["inconclusive"] >= 0.9 and row["indistinguishable"] + row["equivalent"] <= 0.005
+
+
+def test_divergence_of_one_arm_is_never_called_alike() -> None:
+    for row in rates(diverging_last=0.5) + rates(diverging_last=0.9):
+        assert row["negligible"] + row["indistinguishable"] + row["equivalent"] <= limit(0.05, row["sweeps"])
 
 
 def test_divergence_of_one_arm_is_an_effect_where_it_can_be_assessed() -> None:

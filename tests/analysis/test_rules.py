@@ -164,7 +164,18 @@ def test_divergence_is_an_effect_and_never_negligible() -> None:
     rejected = (Divergence(pairs=12, only_arm=10, only_reference=0, p=2 / 2**10), Divergence(pairs=12, only_arm=0, only_reference=0, p=1.0))
     statistics = sweep(0.001, shift=0.02)
     assert decide(statistics).code == "negligible"
-    assert judged("effect", dataclasses.replace(statistics, divergences=rejected)).equivalence_holds
+    assert not judged("effect", dataclasses.replace(statistics, divergences=rejected)).equivalence_holds
+
+
+def test_one_seed_in_which_one_arm_alone_diverged_is_no_equivalence_and_asks_for_seeds() -> None:
+    """At five seeds McNemar's test can never reject: the outcome must not be called alike for that."""
+    one = (Divergence(pairs=5, only_arm=1, only_reference=0, p=1.0), Divergence(pairs=5, only_arm=0, only_reference=0, p=1.0))
+    statistics = sweep(0.001)
+    assert decide(statistics).code == "indistinguishable"
+    decision = judged("inconclusive", dataclasses.replace(statistics, divergences=one))
+    # 2 x 2^-d <= .05 / 5 from d = 8 one-sided seeds on; one in so many seeds was.
+    assert decision.more_seeds == 7 * statistics.complete_seeds
+    assert judged("effect", dataclasses.replace(sweep(0.001, shift=0.02), divergences=one))
 
 
 def test_diverged_runs_count_as_outcomes_and_make_no_difference() -> None:

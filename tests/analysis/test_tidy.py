@@ -167,13 +167,23 @@ def test_statuses_may_be_mlflows_or_those_of_a_results_table() -> None:
 
 
 def test_columns_called_as_their_role_need_no_name_and_are_told() -> None:
-    frame = runs().rename(columns={"k": "accum", "s": "seed", "loss": "eval_loss_final"}).assign(status="failed", control="placebo")
+    frame = runs().rename(columns={"k": "accum", "s": "seed", "loss": "eval_loss_final"}).assign(status="failed")
     results, notes = told(frame, accum=None, seed=None, response=())
-    assert notes == [
-        "the column control is not used, as 'placebo' is no control of a run here",
-        "taken from the columns of that name: accum, seed, status",
-    ]
+    assert notes == ["taken from the columns of that name: accum, seed, status"]
     assert set(results["status"]) == {"failed"} and set(results["control"]) == {"none"}
+
+
+@pytest.mark.parametrize("role", ["status", "control"])
+def test_an_unknown_word_in_a_column_called_as_its_role_is_an_error_and_no_reason_to_drop_the_column(role: str) -> None:
+    frame = runs().assign(**{role: ["finished" if role == "status" else "none"] * 17 + ["placebo"]})
+    with pytest.raises(UserError, match=rf"column '{role}': 'placebo' must be one of .*\n  Correct it, rename the column"):
+        load(frame, **NAMES)
+
+
+def test_environments_of_a_table_are_kept_apart() -> None:
+    results, _ = told(runs().assign(env_id=np.where(runs()["k"] == 4, "b", "a")))
+    assert set(results["env_id"]) == {"a", "b"}
+    assert judged(runs().assign(env_id=np.where(runs()["k"] == 4, "b", "a"))).cells.mixed == tuple(str(seed) for seed in range(6))
 
 
 def test_a_column_named_for_one_role_is_not_taken_for_another() -> None:
@@ -196,9 +206,11 @@ def test_runs_without_a_finite_value_are_told() -> None:
     results, notes = told(frame)
     assert results["loss"][:4].isna().all() and results["loss"][4:].notna().all()
     assert notes == [
+        "2 rows have an infinite loss, taken as diverged (row 1 and row 4)",
         "1 row holds no number in loss, as in '2,61' (row 3)",
-        "4 finished runs without a finite loss (row 1, row 2, row 3 and 1 more)",
+        "2 finished runs without a finite loss (row 2 and row 3)",
     ]
+    assert results["status"][:4].tolist() == ["diverged", "finished", "finished", "diverged"]
 
 
 THIN = {

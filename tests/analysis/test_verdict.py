@@ -84,9 +84,11 @@ def test_controls_of_two_kinds_are_never_mixed() -> None:
 def test_chaos_asks_for_a_shorter_horizon_and_few_seeds_for_more() -> None:
     drawn = np.random.default_rng(1)
     chaotic = table({k: (2 + 0.02 * drawn.standard_normal(8)).tolist() for k in (1, 2, 4)})
-    found = judged(chaotic)
+    found = judged(with_controls(chaotic, 0.02))
     assert found.code == "inconclusive" and found.sentence.startswith("inconclusive: shorten the horizon: ")
     assert "differ by rounding alone differ by" in found.sentence
+    alone = judged(chaotic)
+    assert alone.code == "inconclusive" and "shorten" not in alone.sentence, "without controls it may be the accumulation that scatters"
     few = judged(table({1: BASE[:3].tolist(), 2: (BASE[:3] + 1e-3 * NOISE[:3]).tolist()}))
     assert few.code == "inconclusive" and few.sentence.startswith("inconclusive: 2 more seeds: ")
     assert "equivalence not judged (no margin: 3 finished runs in the reference arm, 5 are needed)" in few.sentence
@@ -221,7 +223,12 @@ def test_an_arm_that_diverges_more_often_is_an_effect_and_one_run_is_only_told()
     assert found.code == "effect" and "more or less often than k=1 at k=2" in found.sentence
     one = table({1: BASE.tolist(), 2: [*(BASE[:4] + 1e-3 * NOISE[:4]).tolist(), "diverged"]})
     told = judged(one, margin=0.01)
-    assert told.code == "equivalent" and "diverged of 5 seeds: 0 at k=1, 1 at k=2" in told.sentence
+    assert (
+        told.code == "inconclusive"
+        and "diverged of 5 seeds: 0 at k=1, 1 at k=2; in some seeds at k=2 alone or at k=1 alone" in told.sentence
+    )
+    both = table({1: [*BASE[:4].tolist(), "diverged"], 2: [*(BASE[:4] + 1e-3 * NOISE[:4]).tolist(), "diverged"]})
+    assert judged(both, margin=0.01).code == "equivalent", "in the same seed it is no difference"
 
 
 def test_controls_in_the_table_are_not_taken_for_missing() -> None:
