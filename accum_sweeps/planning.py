@@ -56,7 +56,8 @@ def _check_judging(config: Config, specs: Sequence[RunSpec]) -> None:
     arms: dict[str, tuple[set[int], set[int]]] = defaultdict(lambda: (set(), set()))
     for spec in trainings:
         seeds, factors = arms[spec.setup.setup_id]
-        seeds.add(spec.seed), factors.add(spec.accum)
+        seeds.add(spec.seed)
+        factors.add(spec.accum)
     for seeds, factors in arms.values():
         check_sign_flip(judging, len(seeds), len(factors))
     if judging.margin_from is not None:

@@ -24,8 +24,8 @@ def minimise(
     if not len(start):
         return start, objective(start)[0]
     if len(start) == 1:
-        x = _downhill(objective, float(np.clip(start, lower, upper)[0]), float(lower[0]), float(upper[0]))
-        return np.array([x]), objective(np.array([x]))[0]
+        best = np.array([_downhill(objective, float(np.clip(start, lower, upper)[0]), float(lower[0]), float(upper[0]))])
+        return best, objective(best)[0]
     found = minimize(
         objective,
         np.clip(start, lower, upper),

@@ -143,9 +143,8 @@ def verdict(
     most finished runs. ``sign_flip`` replaces the paired t tests; beyond 16 seeds it needs the ``generator``. Raises UserError for a
     missing column or a value that cannot be.
     """
-    if isinstance(margin, (int, float)) and not isinstance(margin, bool):
-        margin = absolute_margin(margin)
-    _check_arguments(response, reference, margin)
+    asked = absolute_margin(margin) if isinstance(margin, (int, float)) and not isinstance(margin, bool) else margin
+    _check_arguments(response, reference, asked)
     if control is not None and control not in KINDS:
         raise UserError(f"control={control!r}: {one_of(control, KINDS)}")
     table, unit = in_unit(results, response)
@@ -153,7 +152,7 @@ def verdict(
     found = []
     for cells in setups(table, response):
         chosen = min(cells.accum) if reference is None else reference
-        given = margin or _margin(by_data_seed(cells), chosen, None if earlier is None else before)
+        given = asked if isinstance(asked, Margin) else _margin(by_data_seed(cells), chosen, None if earlier is None else before)
         found.append(judge(cells, chosen, given, response=response, unit=unit, control=control, sign_flip=sign_flip, generator=generator))
     tested = {place: each.decision.smallest_p for place, each in enumerate(found) if each.decision and not each.reasons}
     q = dict(zip(tested, benjamini_hochberg(list(tested.values())).tolist(), strict=True))

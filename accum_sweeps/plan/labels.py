@@ -9,7 +9,7 @@ from accum_sweeps.plan.flat import flatten
 from accum_sweeps.plan.setting import document
 from accum_sweeps.plan.spec import Setup
 
-WORDS = ("subject", "model", "optimizer", "dtype")
+WORDS = ("subject", "model", "optimizer", "dtype", "fault")
 STREAMS = {"seed_init": "init", "seed_data": "data", "seed_dropout": "dropout"}
 HASHES = ("subject.code_hash", "data.hash", "model.weights_hash", "model.library")
 ABSENT = object()
@@ -58,7 +58,8 @@ def run_name(label: str, run: _Run) -> str:
 
 def _words(values: Mapping[str, Any]) -> str:
     subject = values["subject"] if values["model"] == "none" else f"{values['subject']}-{values['model']}"
-    return f"{subject} {values['optimizer']} {values['dtype']}"
+    fault = "" if values["fault"] == "none" else f" fault={values['fault']}"
+    return f"{subject} {values['optimizer']} {values['dtype']}{fault}"
 
 
 def _varying(flat: Sequence[Mapping[str, Any]], words: Sequence[str]) -> list[str]:

@@ -4,7 +4,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from accum_sweeps.analysis.cells import Cells, setups
+from accum_sweeps.analysis.cells import Cells, by_data_seed, setups
 from accum_sweeps.plan.errors import UserError
 from tests.analysis.roots import table
 
@@ -147,3 +147,23 @@ def test_setups_come_in_the_order_of_the_table() -> None:
 def test_a_table_that_cannot_be_used_names_what_is_wrong(frame: pd.DataFrame, response: str, message: str) -> None:
     with pytest.raises(UserError, match=message):
         list(setups(frame, response))
+
+
+def test_seeds_that_share_their_data_are_taken_together() -> None:
+    frames = [
+        table({1: [float(n)], 2: [n + 0.5 if n != 3 else "diverged"]}, control="none").assign(
+            seed=n, seed_init=n, seed_dropout=n, seed_data=n // 2
+        )
+        for n in range(6)
+    ]
+    whole = only(pd.concat(frames))
+    grouped = by_data_seed(whole)
+    assert grouped.is_grouped and grouped.seeds == ("data 0", "data 1", "data 2") and grouped.y[:, 0].tolist() == [0.5, 2.5, 4.5]
+    assert grouped.outcome[:, 1].tolist() == ["finished", "diverged", "finished"] and grouped.y[2, 1] == 5.0 and np.isnan(grouped.y[1, 1])
+
+
+def test_seeds_of_their_own_data_or_all_of_the_same_are_left_alone() -> None:
+    for data in (range(4), [7] * 4):
+        frames = [table({1: [1.0]}).assign(seed=n, seed_init=n, seed_dropout=n, seed_data=d) for n, d in zip(range(4), data, strict=True)]
+        cells = only(pd.concat(frames))
+        assert by_data_seed(cells) is cells
