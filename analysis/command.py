@@ -97,6 +97,8 @@ def _main(given: Sequence[str]) -> int:
 def _asked(options: argparse.Namespace) -> Asked:
     responses = tuple(dict.fromkeys(options.response))
     first = responses[0] if responses else RESPONSE
+    if options.csv is not None and options.csv == options.html:
+        raise UserError(f"--csv and --html both name {options.csv}.\n  Give each a file of its own.")
     judging = Judging(
         reference=options.reference,
         response=first,

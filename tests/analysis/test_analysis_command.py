@@ -164,3 +164,10 @@ def test_what_is_read_by_a_reader_that_goes_away_is_no_error() -> None:
     call = f"{sys.executable} -m accum_sweeps.analysis {' '.join(CALL)} --csv verdicts.csv | true"
     done = subprocess.run(["bash", "-c", call], capture_output=True, text=True, check=False)
     assert done.stderr == "" and Path("verdicts.csv").exists()
+
+
+def test_one_file_for_two_outputs_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    table = tmp_path / "t.csv"
+    table.write_text("accum,loss\n1,2.0\n2,2.1\n")
+    assert main([str(table), "--response", "loss", "--csv", "out", "--html", "out"]) == 2
+    assert "both name out" in capsys.readouterr().err
