@@ -80,12 +80,18 @@ class Browser:
         self._call("Emulation.setEmulatedVisionDeficiency", type=vision)
 
     def picture(self, *, whole: bool = False, of: str | None = None) -> Image.Image:
-        """The page as it looks now: what is in view, the ``whole`` of it, or the first element that the selector ``of`` finds."""
+        """The page as it looks now: what is in view, the ``whole`` of it, or the first element that the selector ``of`` finds.
+
+        Raises LookupError where there is no such element.
+        """
         options: dict[str, Any] = {"captureBeyondViewport": whole or of is not None}
         if of is not None:
             found = f"document.querySelector({json.dumps(of)}).getBoundingClientRect()"
             box = f"(r => [r.x + scrollX, r.y + scrollY, r.width, r.height])({found})"
-            options["clip"] = {**dict(zip(("x", "y", "width", "height"), self.run(box), strict=True)), "scale": 1}
+            place = self.run(box)
+            if place is None:
+                raise LookupError(f"the page has no {of} at the moment")
+            options["clip"] = {**dict(zip(("x", "y", "width", "height"), place, strict=True)), "scale": 1}
         elif whole:
             size = self.run("[document.documentElement.scrollWidth, document.documentElement.scrollHeight]")
             options["clip"] = {"x": 0, "y": 0, "width": size[0], "height": size[1], "scale": 1}
