@@ -15,7 +15,8 @@ from accum_sweeps.analysis.components import (
     variance_component,
 )
 from accum_sweeps.analysis.mean_squares import one_way
-from accum_sweeps.analysis.verdict import RESPONSE, in_unit
+from accum_sweeps.analysis.verdict import in_unit
+from accum_sweeps.plan.judging import RESPONSE
 
 COLUMNS = ["setup", "setup_id", "response", "unit", "method", "component", "estimate", "raw", "low", "high", "sd", "share"]
 

@@ -54,6 +54,11 @@ class Statistics:
     sigma_tot: float
     margin: Margin
 
+    @property
+    def is_one_sided(self) -> bool:
+        """In some seed one of two arms alone diverged."""
+        return any(test.only_arm or test.only_reference for test in self.divergences)
+
 
 @dataclass(frozen=True, kw_only=True)
 class Decision:
@@ -152,8 +157,7 @@ def decide(statistics: Statistics) -> Decision:
     shift_p, dispersion_p, divergence_p = _adjusted(statistics)
     margin, dispersion = statistics.margin.value, statistics.dispersion
     equivalence = tuple(np.nan if margin is None else tost_p(shift, margin) for shift in statistics.shifts)
-    is_one_sided = any(test.only_arm or test.only_reference for test in statistics.divergences)
-    holds = not is_one_sided and margin is not None and all(is_equivalent(shift, margin, ALPHA) for shift in statistics.shifts)
+    holds = not statistics.is_one_sided and margin is not None and all(is_equivalent(shift, margin, ALPHA) for shift in statistics.shifts)
     code = _code(statistics, min(*shift_p, dispersion_p), min(divergence_p), equivalence, holds)
     share = statistics.path.share(statistics.sigma_tot)
     is_open = code == "inconclusive"
@@ -189,8 +193,7 @@ def _code(statistics: Statistics, best_p: float, best_divergence_p: float, equiv
     if best_p <= ALPHA:
         return "negligible" if holds else "effect"
     is_within_rounding = _is_below(statistics.dispersion, LAMBDA_LIMIT) and _is_below(statistics.excess, EXCESS_LIMIT)
-    is_one_sided = any(test.only_arm or test.only_reference for test in statistics.divergences)
-    if is_within_rounding and not is_one_sided and all(p <= ALPHA for p in equivalence):
+    if is_within_rounding and not statistics.is_one_sided and all(p <= ALPHA for p in equivalence):
         return "indistinguishable"
     return "equivalent" if holds else "inconclusive"
 

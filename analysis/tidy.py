@@ -14,6 +14,7 @@ from accum_sweeps.analysis.cells import NONE
 from accum_sweeps.analysis.named_columns import STATUS_WORDS, Roles, Source, response_column
 from accum_sweeps.analysis.parse_columns import number, objects, parse, whole, word, words
 from accum_sweeps.analysis.table import Values
+from accum_sweeps.analysis.verdict import PERPLEXITY
 from accum_sweeps.analysis.words import listed
 from accum_sweeps.plan.errors import UserError, one_of
 from accum_sweeps.plan.spec import CONTROLS
@@ -188,7 +189,7 @@ def _response(source: Source, name: str, statuses: "pd.Series[str]", notes: list
         first = objects(values)[int(np.argmax(parsed.refused))]
         notes.append(f"{_rows(parsed.refused, 'holds', 'hold')} no number in {name}, as in {first!r} ({_which(source, parsed.refused)})")
     found = np.array([np.nan if value is None else value for value in parsed.values], dtype=np.float64)
-    if "perplexity" in name and (found <= 0).any():
+    if PERPLEXITY.search(name) and (found <= 0).any():
         notes.append(f"{_rows(found <= 0, 'has', 'have')} a {name} that is not above 0, which none can be ({_which(source, found <= 0)})")
         found[found <= 0] = np.nan
     found[np.abs(found) > LARGEST] = np.nan

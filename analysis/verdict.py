@@ -19,8 +19,8 @@ from accum_sweeps.analysis.paired import Floats, benjamini_hochberg
 from accum_sweeps.analysis.rules import Decision, Statistics, decide, measure
 from accum_sweeps.analysis.sentences import not_assessable, sentence
 from accum_sweeps.plan.errors import UserError, one_of
+from accum_sweeps.plan.judging import RESPONSE
 
-RESPONSE = "eval_loss_final"  # the verdict that opens a report
 PERPLEXITY = re.compile(r"perplexity|(^|[^a-z])ppl([^a-z]|$)", re.IGNORECASE)  # names of responses that are judged as their logarithm
 
 
