@@ -139,6 +139,9 @@ def write_page(path: Path, judged: Judged, asked: Asked, command: str) -> None:
 
 
 def _written(path: Path, write: Callable[[], Any]) -> None:
+    # A page is written beside its place and renamed, which would put a file where a device or a pipe was.
+    if path.exists() and not path.is_file():
+        raise UserError(f"{path}: is no file that could be written.\n  Name a file, or one that is not there yet.")
     try:
         write()
     except OSError as error:

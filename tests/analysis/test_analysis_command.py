@@ -1,5 +1,6 @@
 """The command on tables and experiments: what it prints, where the notes go, which files it writes, and its exit codes."""
 
+import os
 import re
 import subprocess
 import sys
@@ -171,3 +172,12 @@ def test_one_file_for_two_outputs_is_refused(tmp_path: Path, capsys: pytest.Capt
     table.write_text("accum,loss\n1,2.0\n2,2.1\n")
     assert main([str(table), "--response", "loss", "--csv", "out", "--html", "out"]) == 2
     assert "both name out" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("option", ["--csv", "--html"])
+def test_what_is_no_file_is_not_replaced_by_one(tmp_path: Path, capsys: pytest.CaptureFixture[str], option: str) -> None:
+    table, pipe = tmp_path / "t.csv", tmp_path / "pipe"
+    table.write_text("accum,loss\n1,2.0\n2,2.1\n")
+    os.mkfifo(pipe)
+    assert main([str(table), "--response", "loss", option, str(pipe)]) == 2
+    assert "is no file that could be written" in capsys.readouterr().err and pipe.is_fifo()
