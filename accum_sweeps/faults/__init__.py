@@ -8,7 +8,7 @@ Public: :func:`session`, which subjects make their training with, :func:`faulty_
 
 from accum_sweeps.faults.case import Case
 from accum_sweeps.faults.catalogue import faulty_step
-from accum_sweeps.faults.members import Cached, Members, plain
 from accum_sweeps.faults.session import session
+from accum_sweeps.training.members import Cached, Members, plain
 
 __all__ = ["Cached", "Case", "Members", "faulty_step", "plain", "session"]

@@ -7,9 +7,9 @@ from torch import Tensor
 
 from accum_sweeps.faults.buffer import Buffer, finish
 from accum_sweeps.faults.case import Case
-from accum_sweeps.faults.members import Cached
 from accum_sweeps.plan.parts import LanguageModel
 from accum_sweeps.training import seeding
+from accum_sweeps.training.members import Cached
 from accum_sweeps.training.precision import Precision
 from accum_sweeps.training.task import StepOutcome, Training
 from accum_sweeps.training.token_loss import token_loss

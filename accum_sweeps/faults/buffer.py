@@ -7,8 +7,8 @@ import torch
 from torch import Tensor
 from torch.nn.utils import get_total_norm
 
-from accum_sweeps.faults.members import Gradient, Member
 from accum_sweeps.training.accumulate import divide
+from accum_sweeps.training.members import Gradient, Member
 from accum_sweeps.training.step import update
 from accum_sweeps.training.task import StepOutcome, Training
 

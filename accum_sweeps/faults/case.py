@@ -4,9 +4,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from accum_sweeps.faults.members import Members, plain
 from accum_sweeps.plan.faults import FAULTS
 from accum_sweeps.plan.spec import RunSpec
+from accum_sweeps.training.members import Members, plain
 from accum_sweeps.training.task import Step, StepOutcome, Training
 
 

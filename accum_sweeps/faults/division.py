@@ -8,7 +8,7 @@ from typing import Any
 
 from accum_sweeps.faults.buffer import Buffer, finish
 from accum_sweeps.faults.case import Case
-from accum_sweeps.faults.members import Member
+from accum_sweeps.training.members import Member
 from accum_sweeps.training.task import StepOutcome, Training
 
 

@@ -8,12 +8,12 @@ from torch.optim import Optimizer
 from accum_sweeps.faults.case import Case
 from accum_sweeps.faults.catalogue import faulty_step
 from accum_sweeps.faults.logs import ResumeInsideWindow
-from accum_sweeps.faults.members import Members, plain
 from accum_sweeps.faults.windows import Waiting
 from accum_sweeps.plan.errors import UserError
 from accum_sweeps.plan.faults import NONE
 from accum_sweeps.plan.spec import RunSpec
 from accum_sweeps.training.loop import TrainingSession
+from accum_sweeps.training.members import Members, plain
 from accum_sweeps.training.step import train_step
 from accum_sweeps.training.task import Step, Task
 
@@ -25,12 +25,12 @@ def session(spec: RunSpec, task: Task, step: Step = train_step, members: Members
     """
     fault = spec.setup.fault
     if fault == NONE:
-        return TrainingSession(spec, task, step)
+        return TrainingSession(spec, task, step, members)
     if step is not train_step and members is plain:
         raise UserError(
             f"fault={fault}: the subject's class has a step of its own, which a fault would replace\n  Leave out its method step."
         )
-    made = FaultySession(spec, task, faulty_step(Case(spec=spec, members=members)))
+    made = FaultySession(spec, task, faulty_step(Case(spec=spec, members=members)), members)
     if made.training.lr_factor is None:
         _check_own_optimizer(fault, made.training.optimizer)
     return made

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from accum_sweeps.ladder.compare import chunks, ratio
-from accum_sweeps.ladder.oracle import Observation
+from accum_sweeps.ladder.observation import Observation
 from accum_sweeps.plan.parts import Adam, AdamW, Optimizer, Sgd
 
 SOFT = 10.0  # the soft region: |g| below so many eps

@@ -80,8 +80,8 @@ def _sums(pairs: Sequence[tuple[Tensor, Tensor]], terms: Terms, number: int) -> 
 class Members:
     """``weights`` (k,): the least-squares coefficients of g on the micro-batches' own gradients; ``residual`` = |g - fit| / |g|.
 
-    ``condition`` is the condition number of the micro-batches' gradients, each scaled to length 1: where it times the gradients' rounding
-    is not small, the weights say nothing.
+    A micro-batch without a gradient has weight 0. ``condition`` is the condition number of the others' gradients, each scaled to length 1:
+    where it times the gradients' rounding is not small, the weights say nothing.
     """
 
     weights: NDArray[np.float64]
@@ -89,28 +89,53 @@ class Members:
     condition: float
 
 
+MOST_ELEMENTS = 1 << 16  # of a gradient that weights are solved from; evenly spread, so that every tensor of some size has a say
+
+
 def member_regression(gradient: Gradient, members: Sequence[Gradient]) -> Members:
     """Which micro-batches ``gradient`` is made of, and with what weights.
 
     For the correct gradient of a mean over N terms, ``members`` being the gradients of the *summed* losses, every weight is 1/N: one
     that is 0 was lost, one of 2/N counted twice. By the singular values of the members, not their inner products, which would lose half
-    the digits. Raises ValueError without a member, or with more of them than elements.
+    the digits; of a large gradient from a part of its elements, the residual from all. Raises ValueError without a member, or with more of
+    them than elements.
     """
     if not members:
         raise ValueError("no micro-batch to look for")
-    names = list(dict.fromkeys(name for each in (gradient, *members) for name in each))
     shapes = {name: tensor for each in (gradient, *members) for name, tensor in each.items()}
-
-    def flat(each: Gradient) -> NDArray[np.float64]:
-        parts = [each.get(name, torch.zeros_like(shapes[name])).detach().double().cpu().flatten() for name in names]
-        return torch.cat(parts).numpy()
-
-    columns, whole = np.stack([flat(member) for member in members], axis=1), flat(gradient)
+    stride = max(1, sum(tensor.numel() for tensor in shapes.values()) // MOST_ELEMENTS)
+    columns = np.stack([_flat(member, shapes, stride) for member in members], axis=1)
     if columns.shape[0] < columns.shape[1]:
         raise ValueError(f"{columns.shape[1]} micro-batches cannot be told apart by {columns.shape[0]} elements")
     norms = np.linalg.norm(columns, axis=0)
-    norms[norms == 0] = 1.0
-    scaled, _, _, singular = np.linalg.lstsq(columns / norms, whole, rcond=None)
-    left = whole - (columns / norms) @ scaled
-    condition = float(singular[0] / singular[-1]) if singular[-1] > 0 else math.inf
-    return Members(weights=scaled / norms, residual=ratio(float(np.linalg.norm(left)), float(np.linalg.norm(whole))), condition=condition)
+    weights, is_there = np.zeros(len(members)), norms > 0
+    scaled, _, _, singular = np.linalg.lstsq(columns[:, is_there] / norms[is_there], _flat(gradient, shapes, stride), rcond=None)
+    weights[is_there] = scaled / norms[is_there]
+    condition = float(singular[0] / singular[-1]) if len(singular) and singular[-1] > 0 else math.inf
+    return Members(weights=weights, residual=_residual(gradient, members, weights, shapes), condition=condition)
+
+
+def _flat(each: Gradient, shapes: Mapping[str, Tensor], stride: int) -> NDArray[np.float64]:
+    """Every ``stride``-th element of all tensors one after the other, float64; zeros for a missing tensor."""
+    parts, place = [], 0
+    for name, shape in shapes.items():
+        skipped = -place % stride
+        given = each.get(name)
+        size = len(range(skipped, shape.numel(), stride))
+        parts.append(torch.zeros(size).double() if given is None else given.detach().flatten()[skipped::stride].double().cpu())
+        place += shape.numel()
+    return torch.cat(parts).numpy()
+
+
+def _residual(gradient: Gradient, members: Sequence[Gradient], weights: NDArray[np.float64], shapes: Mapping[str, Tensor]) -> float:
+    """The length of what the weighted members leave of ``gradient``, over its own."""
+    left = whole = 0.0
+    for name, shape in shapes.items():
+        zeros = torch.zeros_like(shape, dtype=torch.float64)
+        rest = gradient[name].double().clone() if name in gradient else zeros.clone()
+        whole += float(rest.square().sum())
+        for member, weight in zip(members, weights, strict=True):
+            if name in member:
+                rest.sub_(member[name].double(), alpha=float(weight))
+        left += float(rest.square().sum())
+    return ratio(math.sqrt(left), math.sqrt(whole))

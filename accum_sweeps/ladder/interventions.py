@@ -9,7 +9,8 @@ import dataclasses
 from dataclasses import dataclass
 from typing import Any
 
-from accum_sweeps.ladder.oracle import Observation, Oracle, State
+from accum_sweeps.ladder.observation import Observation, State
+from accum_sweeps.ladder.oracle import Oracle
 from accum_sweeps.plan.parts import Sgd
 from accum_sweeps.plan.spec import RunSpec
 

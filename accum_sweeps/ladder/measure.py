@@ -9,7 +9,7 @@ from torch import Tensor
 from accum_sweeps.ladder.amplification import Amplification, amplification, first_step, soft_eps
 from accum_sweeps.ladder.compare import Difference, Part, difference, part, ratio, total
 from accum_sweeps.ladder.interventions import Pair
-from accum_sweeps.ladder.oracle import Observation
+from accum_sweeps.ladder.observation import Observation
 from accum_sweeps.record.metrics import GRAD_NORM, LR, TOKENS, TRAIN_LOSS
 from accum_sweeps.training import optimizers
 from accum_sweeps.training.task import Rows

@@ -10,7 +10,8 @@ from pathlib import Path
 from accum_sweeps.ladder import interventions
 from accum_sweeps.ladder.interventions import Pair
 from accum_sweeps.ladder.measure import Measured, Outputs, gradient_errors, measured, step_metrics
-from accum_sweeps.ladder.oracle import Oracle, State
+from accum_sweeps.ladder.observation import State
+from accum_sweeps.ladder.oracle import Oracle
 from accum_sweeps.plan.spec import RunSpec
 from accum_sweeps.record.metrics import INTERVENTIONS, StepRecord
 from accum_sweeps.training import checkpoint

@@ -33,12 +33,16 @@ class Strength:
 
 @dataclass(frozen=True, kw_only=True)
 class Fault:
-    """One line of ``meaning``; ``needs``: without them the fault would change nothing. ``ranks``: the number it is written for."""
+    """One line of ``meaning``; ``needs``: without them the fault would change nothing. ``ranks``: the number it is written for.
+
+    ``variant_of``: the class of faults that it belongs to, where that is not its own name.
+    """
 
     meaning: str
     needs: tuple[Need, ...] = ()
     strength: Strength | None = None
     ranks: int = 1
+    variant_of: str = ""
 
 
 def _has_short_windows(setup: Any) -> bool:
@@ -112,30 +116,44 @@ SINGLE: dict[str, Fault] = {
     "missing_division": Fault(meaning="the micro-batches' means are added up and never divided by k", strength=MISSING),
     "double_division": Fault(meaning="the exact mean is divided by k once more", strength=DOUBLE),
     "wrong_divisor": Fault(meaning="the divisor counts padding; wrong at k=1 too", needs=(PADDING,), strength=COUNTED),
-    "wrong_divisor_terms": Fault(meaning="the divisor counts terms too many; wrong at k=1 too", strength=TOO_MANY),
+    "wrong_divisor_terms": Fault(
+        meaning="the divisor counts terms too many; wrong at k=1 too", strength=TOO_MANY, variant_of="wrong_divisor"
+    ),
     "clip_per_micro_batch": Fault(meaning="the running buffer is clipped after each micro-batch", needs=(CLIPPING,)),
-    "clip_each_micro_batch": Fault(meaning="each micro-batch's own gradient is clipped, by itself, before it is added", needs=(CLIPPING,)),
+    "clip_each_micro_batch": Fault(
+        meaning="each micro-batch's own gradient is clipped, by itself, before it is added",
+        needs=(CLIPPING,),
+        variant_of="clip_per_micro_batch",
+    ),
     "schedule_per_micro_batch": Fault(meaning="the learning rate's schedule advances with each micro-batch", needs=(CHANGING_RATE,)),
     "short_window": Fault(meaning="the short last window of an epoch is divided as if it were full", needs=(SHORT_WINDOWS,)),
     "merged_window": Fault(meaning="the short last window of an epoch waits and goes into the next epoch's first", needs=(SHORT_WINDOWS,)),
     "dropped_window": Fault(meaning="the short last window of an epoch makes no update", needs=(SHORT_WINDOWS,)),
     "early_step": Fault(meaning="the update comes after the first of k micro-batches, the others wait for the next", needs=(PLAIN,)),
     "lost_micro_batches": Fault(meaning="gradients are set to zero between micro-batches: only the last counts", strength=LOST),
-    "lost_micro_batches_first": Fault(meaning="the second micro-batch overwrites the first"),
-    "lost_micro_batches_gated": Fault(meaning="every second micro-batch is not added"),
+    "lost_micro_batches_first": Fault(meaning="the second micro-batch overwrites the first", variant_of="lost_micro_batches"),
+    "lost_micro_batches_gated": Fault(meaning="every second micro-batch is not added", variant_of="lost_micro_batches"),
     "reweighted_buffer": Fault(meaning="the running buffer is halved before each add", strength=REWEIGHTED),
     "wrong_sync": Fault(meaning="the running buffer is summed over the ranks after each micro-batch", needs=(EVEN_WINDOWS,), ranks=2),
     "replay_randomness": Fault(meaning="gradient caching's second pass draws other dropout than the first", needs=(CACHED_DROPOUT,)),
     "auxiliary_scale": Fault(meaning="the auxiliary term counts k times", needs=(AUXILIARY,), strength=AUXILIARY_FACTOR),
     "accumulator_dtype": Fault(meaning="the gradient buffer is bf16 whatever the settings say", needs=(OTHER_BUFFER,)),
     "loss_scaling": Fault(meaning="the loss scale is taken out of the running buffer after each micro-batch", needs=(SCALED_LOSS,)),
-    "loss_scaling_clip": Fault(meaning="gradients are clipped before the loss scale is taken out", needs=(SCALED_LOSS, CLIPPING)),
-    "loss_scaling_overflow": Fault(meaning="entries that overflowed count as 0, and the update is made", needs=(OVERFLOWS,)),
+    "loss_scaling_clip": Fault(
+        meaning="gradients are clipped before the loss scale is taken out", needs=(SCALED_LOSS, CLIPPING), variant_of="loss_scaling"
+    ),
+    "loss_scaling_overflow": Fault(
+        meaning="entries that overflowed count as 0, and the update is made", needs=(OVERFLOWS,), variant_of="loss_scaling"
+    ),
     "state_per_micro_batch": Fault(meaning="weight decay is applied for each micro-batch", needs=(DECAY,)),
-    "state_per_micro_batch_ema": Fault(meaning="the moving average of the weights moves with each micro-batch", needs=(AVERAGE,)),
-    "state_per_micro_batch_count": Fault(meaning="Adam's count of steps advances with each micro-batch", needs=(ADAM,)),
+    "state_per_micro_batch_ema": Fault(
+        meaning="the moving average of the weights moves with each micro-batch", needs=(AVERAGE,), variant_of="state_per_micro_batch"
+    ),
+    "state_per_micro_batch_count": Fault(
+        meaning="Adam's count of steps advances with each micro-batch", needs=(ADAM,), variant_of="state_per_micro_batch"
+    ),
     "reporting": Fault(meaning="the logged loss is the last micro-batch's", needs=(RECORDS,)),
-    "reporting_scaled": Fault(meaning="the logged loss is divided by k", needs=(RECORDS,), strength=LOGGED),
+    "reporting_scaled": Fault(meaning="the logged loss is divided by k", needs=(RECORDS,), strength=LOGGED, variant_of="reporting"),
     "resume_inside_window": Fault(
         meaning="after a resume the first update lacks the micro-batches before the restart", needs=(RECORDS,), strength=BEFORE
     ),
@@ -160,6 +178,15 @@ def _both(name: str) -> Fault:
 
 
 FAULTS: dict[str, Fault] = SINGLE | {name: _both(name) for name in PAIRED}
+CLASSES = tuple(name for name, fault in SINGLE.items() if not fault.variant_of)
+
+
+def classes_of(name: str) -> tuple[str, ...]:
+    """The classes of the one or two faults called ``name``; () of none."""
+    parts = [] if name == NONE else name.split("+")
+    return tuple(SINGLE[part].variant_of or part for part in parts)
+
+
 NAMES = (NONE, *FAULTS)
 
 

@@ -1,18 +1,20 @@
 """What is trained: the built-in language model and dual encoder, and the hooks for users' own training.
 
-Public: :func:`session`, and :class:`~accum_sweeps.subjects.protocol.Session` which it returns.
+Public: :func:`session` and :func:`correct_session`, and :class:`~accum_sweeps.subjects.protocol.Session` which they return.
 """
 
+import dataclasses
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from accum_sweeps.plan.faults import NONE
 from accum_sweeps.plan.spec import RunSpec
 from accum_sweeps.subjects.protocol import Session
 
 if TYPE_CHECKING:
     from accum_sweeps.training.loop import TrainingSession
 
-__all__ = ["Session", "session"]
+__all__ = ["Session", "correct_session", "session"]
 
 
 def session(spec: RunSpec, folder: Path, attempt: int) -> Session:
@@ -41,6 +43,19 @@ def session(spec: RunSpec, folder: Path, attempt: int) -> Session:
             return command(spec, folder, attempt)
         case kind:
             raise AssertionError(f"a subject of kind {kind!r} passed validation")
+
+
+def correct_session(spec: RunSpec) -> Session:
+    """The same training by the product's own accumulation: without the fault, or the user's own step, that ``spec`` names.
+
+    Raises UserError as :func:`session` does.
+    """
+    clean = dataclasses.replace(spec, setup=dataclasses.replace(spec.setup, fault=NONE, fault_strength=None))
+    if spec.setup.subject.kind == "python":
+        from accum_sweeps.subjects.python_hook import session as python_hook
+
+        return python_hook(clean, has_own_step=False)
+    return session(clean, Path(), 0)
 
 
 def _leading(made: "TrainingSession", spec: RunSpec) -> Session:

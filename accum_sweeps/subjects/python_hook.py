@@ -51,8 +51,10 @@ class Seeds:
     dropout: int
 
 
-def session(spec: RunSpec) -> TrainingSession:
-    """The training of the user's class. The module is imported from the current folder or ``sys.path``.
+def session(spec: RunSpec, *, has_own_step: bool = True) -> TrainingSession:
+    """The training of the user's class, with the class's own step if it has one.
+
+    The module is imported from the current folder or ``sys.path``.
 
     Raises UserError when the class cannot be used, or its files are not those that the sweep was planned with.
     """
@@ -62,7 +64,7 @@ def session(spec: RunSpec) -> TrainingSession:
     check_class(kind)
     check_arguments(parameters_of(kind), part.args)
     task = HookTask(kind(**part.args), spec)
-    return faults.session(spec, task, task.step)
+    return faults.session(spec, task, task.step if has_own_step else train_step)
 
 
 def hook_class(part: PythonHook, cwd: Path) -> type:

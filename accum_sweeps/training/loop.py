@@ -17,8 +17,9 @@ from accum_sweeps.plan.spec import RunSpec
 from accum_sweeps.record.metrics import EVAL_LOSS, EVAL_LOSS_EMA, LR, TOKENS, TRAIN_LOSS, StepRecord, is_divergence
 from accum_sweeps.training import checkpoint, controls, optimizers, seeding
 from accum_sweeps.training.average import moving_average
+from accum_sweeps.training.members import Members, plain
 from accum_sweeps.training.precision import Precision, accumulator_dtype, loss_scaler
-from accum_sweeps.training.ranks import COMPARE, STEP, RankError, Ranks, kept_buffers
+from accum_sweeps.training.ranks import COMPARE, STEP, RankEnd, RankError, Ranks, kept_buffers
 from accum_sweeps.training.sketch import sketch, tensor_sketches, weights_hash
 from accum_sweeps.training.step import train_step
 from accum_sweeps.training.task import Step, StepOutcome, Task, Terms, Training
@@ -34,18 +35,20 @@ class TrainingSession:
     learning rate are functions of the step's number, so weights, optimizer state, the token count and what the task itself
     asks for are all that is kept.
 
-    With two ranks this session is rank 0's, which ``second_rank`` connects to the other one, or rank 1's, which only follows.
+    ``members`` gives each micro-batch's own gradient, for whoever looks into a step. With two ranks this session is rank 0's, which
+    ``second_rank`` connects to the other one, or rank 1's, which only follows.
     """
 
     keeps_own_checkpoints = False
 
-    def __init__(self, spec: RunSpec, task: Task, step: Step = train_step) -> None:
-        self._spec, self.task, self._step = spec, task, step
+    def __init__(self, spec: RunSpec, task: Task, step: Step = train_step, members: Members = plain) -> None:
+        self._spec, self.task, self._step, self.members = spec, task, step, members
         self._tokens = 0.0
         self._is_diverged = False
         self._noted = _NotedRate()
         self.second_rank: SecondRank | None = None
         self._ranks: Ranks | None = None
+        self._rank = 0
         self._loaded: Path | None = None
         self._precision = Precision.named(spec.setup.dtype, spec.setup.device)
         self.training = self._start()
@@ -96,12 +99,14 @@ class TrainingSession:
         if self.second_rank is None:
             raise ValueError("ranks=2: this session has nothing to start rank 1 with")
         with self.second_rank(self._spec, self._loaded) as ranks:
-            self._join(ranks)
+            self._ranks = ranks
+            self.join(ranks)
             self._compare(weights_hash(self.training.model))
             yield
 
-    def _join(self, ranks: Ranks) -> None:
-        self._ranks, self.training.all_reduce = ranks, ranks.all_reduce
+    def join(self, end: RankEnd) -> None:
+        """Be one of two ranks from now on: what is summed over ranks goes through ``end``."""
+        self._rank, self.training.all_reduce = end.rank, end.all_reduce
         if self.training.scaler is not None:
             # It begins with the first loss that it scales; a rank without rows in its first step has to unscale too.
             self.training.scaler.scale(torch.zeros((), device=self._spec.setup.device))
@@ -113,7 +118,8 @@ class TrainingSession:
 
     def follow(self, ranks: Ranks) -> None:
         """Be rank 1: make each step that rank 0 leads. Raises RankError where the weights are not equal bit by bit to rank 0's."""
-        self._join(ranks)
+        self._ranks = ranks
+        self.join(ranks)
         for message in ranks.orders():
             if message["order"] == STEP:
                 self._advance()
@@ -148,8 +154,7 @@ class TrainingSession:
 
     def make_step(self, number: int, micro_batches: list[Any]) -> StepOutcome:
         """Optimizer step ``number`` with these micro-batches, under the run's own conditions; ``position`` stays as it is."""
-        rank = self._ranks.rank if self._ranks else 0
-        seeding.seed_dropout(self._spec.seed_dropout, number, self._spec.setup.device, rank)
+        seeding.seed_dropout(self._spec.seed_dropout, number, self._spec.setup.device, self._rank)
         if self.training.lr_factor is not None:
             optimizers.set_lr(self.training.optimizer, self.training.lr_factor(number))
         self._noted(self.training.optimizer)

@@ -16,7 +16,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 import torch.distributed as dist
@@ -70,6 +70,19 @@ class Channel:
 
     def _is_readable(self, seconds: float | None) -> bool:
         return bool(select.select([self.socket], [], [], seconds)[0])
+
+
+class RankEnd(Protocol):
+    """What one rank of two needs of the other: to add tensors up with it."""
+
+    @property
+    def rank(self) -> int:
+        """0 or 1."""
+        ...
+
+    def all_reduce(self, tensors: Sequence[Tensor]) -> None:
+        """Add each tensor up over the ranks, in place; both must give the same shapes and dtypes in the same order."""
+        ...
 
 
 class Ranks:

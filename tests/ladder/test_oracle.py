@@ -13,7 +13,8 @@ from torch import Tensor
 from accum_sweeps import subjects
 from accum_sweeps.ladder import interventions
 from accum_sweeps.ladder.interventions import Pair
-from accum_sweeps.ladder.oracle import Oracle, State
+from accum_sweeps.ladder.observation import State
+from accum_sweeps.ladder.oracle import Oracle
 from accum_sweeps.plan.errors import UserError
 from accum_sweeps.plan.spec import RunSpec
 from accum_sweeps.training.loop import TrainingSession

@@ -1,6 +1,7 @@
-"""Where the gradients of micro-batches come from: a pass over each one, or gradient caching.
+"""Each micro-batch's own gradient: by a pass over each one, or by gradient caching.
 
-A faulty step asks for them one after the other and goes wrong with what it does with them.
+The correct step does without: it sums them where they arise. Faulty steps ask for them one after the other and go wrong with what
+they do with them; the ladder asks which of them a step's gradient is made of.
 """
 
 import math

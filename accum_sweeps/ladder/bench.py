@@ -1,0 +1,144 @@
+"""The code under test on the bench: its steps beside the right ones, at the same weights and state.
+
+The right step is the product's own accumulation, made from the state that the code under test was in, so that every window stands for
+itself: one wrong step makes no later one look wrong.
+"""
+
+import dataclasses
+import functools
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from torch import Tensor
+
+from accum_sweeps.ladder import changes
+from accum_sweeps.ladder.geometry import geometry
+from accum_sweeps.ladder.observation import Member, Observation, State, Tensors
+from accum_sweeps.ladder.oracle import UNTOUCHED, Oracle, Sessions, Tampering, own_sessions
+from accum_sweeps.ladder.shares import Shares, norm, shares
+from accum_sweeps.plan.spec import RunSpec
+
+CLIP_EPS = 1e-6  # what torch's clipping adds to the norm
+SAFETY = 30.0  # how much more than right code's own rounding in a place is still rounding
+NOISE_SAFETY = 10.0
+MOST_NOISE = 1e-5  # a control that changes more is no rounding in float64, whatever parts of the network are float32
+LEAST = {8: 1e-13, 4: 2e-6, 2: 2e-3}  # by bytes of a gradient's element: no share is known better
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Step:
+    """One step of the code under test, and what the right code makes of the same micro-batches.
+
+    ``right`` are the shares of the right gradient: what rounding does to shares. ``expected`` is the right update by what the optimizer was
+    given, None where it made none.
+    """
+
+    state: State
+    seen: Observation
+    members: Sequence[Member]
+    shares: Shares
+    right: Shares
+    expected: Observation | None
+
+    @property
+    def loss(self) -> float:
+        """The mean loss over all terms, from the micro-batches themselves."""
+        return sum(member.loss for member in self.members) / sum(member.terms for member in self.members)
+
+    @property
+    def mean_of_losses(self) -> float:
+        """The mean of the micro-batches' own mean losses."""
+        means = [member.loss / member.terms for member in self.members if member.terms]
+        return math.fsum(means) / len(means)
+
+    @property
+    def last_loss(self) -> float:
+        """The last micro-batch's own mean loss."""
+        last = self.members[-1]
+        return last.loss / last.terms if last.terms else math.nan
+
+
+class Bench:
+    """Asks the code that ``spec`` names, and the right code, from the weights that the run begins with.
+
+    Raises UserError where the subject shows no step.
+    """
+
+    def __init__(self, spec: RunSpec, sessions: Sessions = own_sessions) -> None:
+        self.spec, self._sessions = spec, sessions
+        self.start = Oracle(changes.one_batch(spec), is_correct=True, sessions=sessions).start
+
+    def code(self, spec: RunSpec, state: State | None = None, tampering: Tampering = UNTOUCHED) -> Oracle:
+        """The code under test with the settings of ``spec``, from ``state``, by default the beginning."""
+        return Oracle(spec, state or self.start, tampering=tampering, sessions=self._sessions)
+
+    def right(self, spec: RunSpec, state: State | None = None, tampering: Tampering = UNTOUCHED) -> Oracle:
+        """The right code with the settings of ``spec``, from ``state``, by default the beginning."""
+        return Oracle(spec, state or self.start, is_correct=True, tampering=tampering, sessions=self._sessions)
+
+    def step(self, spec: RunSpec, tampering: Tampering = UNTOUCHED, state: State | None = None) -> Step:
+        """One step of the code under test with the settings of ``spec``."""
+        start = state or self.start
+        return self.judged(spec, start, self.code(spec, start, tampering).observe(), tampering)
+
+    def history(self, spec: RunSpec, first: int, steps: int, resume_after: int | None = None) -> list[Step]:
+        """``steps`` steps one after the other from number ``first`` on, continued from a checkpoint after ``resume_after`` of them."""
+        start = State(model=self.start.model, optimizer={}, step=first)
+        seen = self.code(spec, start).sequence(steps, resume_after)
+        return [self.judged(spec, state, each) for state, each in seen]
+
+    def judged(self, spec: RunSpec, state: State, seen: Observation, tampering: Tampering = UNTOUCHED) -> Step:
+        """``seen`` beside the right step from ``state``."""
+        single = changes.one_rank(spec)
+        correct = self.right(single, state, tampering)
+        members, right = correct.members(), correct.observe()
+        return Step(
+            state=state,
+            seen=seen,
+            members=members,
+            shares=shares(seen.gradient, members),
+            right=shares(right.gradient, members),
+            expected=self._expected(single, state, seen),
+        )
+
+    def _expected(self, spec: RunSpec, state: State, seen: Observation) -> Observation | None:
+        if not seen.updates or not seen.clipped:
+            return None
+        plain = changes.without_clipping(spec)
+        return self.right(plain, state).update(seen.clipped, seen.loss, seen.terms)
+
+    def tolerance(self, step: Step) -> float:
+        """What rounding may do to a share, or leave as residual, in ``step``."""
+        size = max(part.dtype.itemsize for part in step.seen.gradient.values()) if step.seen.gradient else 8
+        rounding = SAFETY * max(step.right.off, step.right.rest)
+        return max(rounding if math.isfinite(rounding) else 0.0, NOISE_SAFETY * self.noise if size == 8 else 0.0, LEAST[size])
+
+    @functools.cached_property
+    def noise(self) -> float:
+        """How far one-ULP noise and another partition move the right gradient in float64: far above 1e-16 where parts are float32."""
+        spec = changes.one_rank(changes.in_fp64(self.spec))
+        plain = self.right(changes.one_batch(spec)).observe().gradient
+        controls = [dataclasses.replace(spec, control="ulp_weights"), changes.regrouped(spec, 1), changes.regrouped(spec, 2)]
+        moved = [geometry(self.right(control).observe().gradient, plain).relative for control in controls]
+        return max((each for each in moved if each <= MOST_NOISE), default=0.0)
+
+    def members(self, spec: RunSpec, state: State, step: int) -> list[Member]:
+        """The micro-batches of optimizer step ``step`` at the weights of ``state``."""
+        there = State(model=state.model, optimizer={}, step=step)
+        return self.right(changes.one_rank(spec), there).members()
+
+    @functools.cached_property
+    def has_fp64(self) -> bool:
+        """Whether the right code can make its step in float64."""
+        try:
+            seen = self.right(changes.in_fp64(changes.one_batch(self.spec))).observe()
+        except (RuntimeError, TypeError, ValueError):  # a user's class may have written a dtype into its network
+            return False
+        return all(part.dtype.itemsize == 8 for part in seen.gradient.values())
+
+
+def shortened(gradient: Tensors, limit: float | None) -> dict[str, Tensor]:
+    """``gradient`` at most ``limit`` long, float64."""
+    factor = 1.0 if limit is None else min(1.0, limit / (norm(gradient) + CLIP_EPS))
+    return {name: part.double() * factor for name, part in gradient.items()}

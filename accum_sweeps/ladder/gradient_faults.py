@@ -1,0 +1,210 @@
+"""Faults that show in the gradient of one full window: read off the shares of its micro-batches, each proved by an experiment."""
+
+import dataclasses
+import math
+from collections.abc import Iterator
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from accum_sweeps.ladder import changes
+from accum_sweeps.ladder.bench import Bench, Step, shortened
+from accum_sweeps.ladder.findings import UNKNOWN, Experiment, Finding
+from accum_sweeps.ladder.geometry import geometry
+from accum_sweeps.ladder.oracle import Tampering
+from accum_sweeps.ladder.shares import Pattern, norm, pattern
+from accum_sweeps.plan.spec import RunSpec
+
+CLIPPING = 1e-6  # relative: torch's clipping adds 1e-6 to a norm, an own one may not
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, eq=False)
+class Seen:
+    """A step, what its shares look like, and what rounding may do to them."""
+
+    step: Step
+    pattern: Pattern
+    tolerance: float
+
+    @property
+    def is_right(self) -> bool:
+        """The micro-batches' gradients, all of them, and nothing else."""
+        return self.pattern.kind == "right" and not self.has_rest
+
+    @property
+    def has_rest(self) -> bool:
+        """Something in the gradient is of no micro-batch."""
+        return not self.step.shares.rest <= self.tolerance
+
+    @property
+    def off(self) -> float:
+        """How far the gradient is from the right one, relative."""
+        return self.step.shares.sums.relative
+
+
+def seen(bench: Bench, spec: RunSpec, tampering: Tampering = Tampering()) -> Seen:  # noqa: B008 - frozen
+    """The first step of the code under test by the settings of ``spec``."""
+    return judged(bench, bench.step(spec, tampering))
+
+
+def judged(bench: Bench, step: Step) -> Seen:
+    """``step`` by its pattern."""
+    tolerance = bench.tolerance(step)
+    loose = max(tolerance, 3 * step.shares.rest) if step.shares.rest < 0.05 else tolerance
+    return Seen(step=step, pattern=pattern(step.shares, loose), tolerance=tolerance)
+
+
+def gradient_faults(bench: Bench, spec: RunSpec) -> list[Finding]:
+    """The faults of a full window with the settings of ``spec``, clipping aside."""
+    found = seen(bench, spec)
+    if found.is_right:
+        return []
+    named = [*_beside(bench, spec, found), *_of_shares(bench, spec, found)]
+    return named or [_unknown(found)]
+
+
+def _unknown(found: Seen) -> Finding:
+    words = f"the gradient is {found.off:.3g} from the right one, relative, and {found.step.shares.rest:.3g} of it is of no micro-batch"
+    return Finding(name=UNKNOWN, rung=4, words=words)
+
+
+def _beside(bench: Bench, spec: RunSpec, found: Seen) -> Iterator[Finding]:
+    """What brings something into the gradient that is of no micro-batch."""
+    if not found.has_rest:
+        return
+    rest = found.step.shares.rest
+    quiet = changes.without_auxiliary_terms(spec)
+    if quiet is not None and not (after := seen(bench, quiet)).has_rest:
+        proof = Experiment(words="the auxiliary term's coefficient at 0", before=rest, after=after.step.shares.rest)
+        yield Finding(name="auxiliary_scale", rung=4, words="the error lies along the auxiliary term's gradient", experiments=(proof,))
+    elif not (after := seen(bench, spec, Tampering(keeps_all=True))).has_rest and _drops(bench, spec):
+        proof = Experiment(words="dropout off", before=rest, after=after.step.shares.rest)
+        yield Finding(name="replay_randomness", rung=4, words="the second pass drops others than the first", experiments=(proof,))
+    elif (buffer := _low_buffer(bench, spec, found)) is not None:
+        yield Finding(name="accumulator_dtype", rung=4, words="the sum is rounded to a bfloat16 buffer", experiments=(buffer,))
+
+
+def _drops(bench: Bench, spec: RunSpec) -> bool:
+    """Whether dropout changes the right gradient at all."""
+    sides = [bench.right(changes.one_rank(spec), tampering=Tampering(keeps_all=kept)) for kept in (False, True)]
+    first, second = (side.observe().gradient for side in sides)
+    return geometry(first, second).relative > 0
+
+
+def _low_buffer(bench: Bench, spec: RunSpec, found: Seen) -> Experiment | None:
+    """Whether the right sum in a bfloat16 buffer leaves as much as was found, or g's own entries are bfloat16 numbers."""
+    if spec.setup.dtype == "bf16" or spec.setup.accumulator == "bf16":
+        return None
+    low = changes.changed(changes.one_rank(spec), accumulator="bf16")
+    step = bench.step(changes.changed(low, fault="none", fault_strength=None))
+    rest, own = found.step.shares.rest, step.shares.rest
+    is_low = _share_of_bf16(found) > 0.99
+    if not is_low and not (0.3 * own <= rest <= 3 * own and rest < 0.1):
+        return None
+    return Experiment(words="right accumulation in a bfloat16 buffer, and in the run's own", before=own, after=step.right.rest)
+
+
+def _share_of_bf16(found: Seen) -> float:
+    """The share of the gradient's nonzero entries that bfloat16 can hold."""
+    entries = torch.cat([part.flatten() for part in found.step.seen.gradient.values()])
+    entries = entries[entries != 0]
+    return float((entries == entries.bfloat16().to(entries.dtype)).double().mean()) if len(entries) else 0.0
+
+
+def _of_shares(bench: Bench, spec: RunSpec, found: Seen) -> Iterator[Finding]:
+    """The faults that a pattern of shares names."""
+    kind, factor = found.pattern.kind, found.pattern.factor
+    if spec.setup.ranks > 1 and (over := list(_over_ranks(bench, spec, found))):
+        yield from over
+    elif kind in ("scaled", "means"):
+        yield from _scale(bench, spec, found, kind, factor)
+    elif kind in ("lost", "none"):
+        lost = [place + 1 for place in found.pattern.lost]
+        words = f"of the k={spec.accum} micro-batches {_listed(lost)} have no part in the gradient" if lost else "the gradient is zero"
+        yield Finding(name="lost_micro_batches", rung=4, words=words, experiments=(_regression(found),))
+    elif kind == "growing":
+        words = f"each micro-batch counts {factor:.4g} times as much as the one before it"
+        yield Finding(name="reweighted_buffer", rung=4, words=words, experiments=(_regression(found),), figures={"factor": factor})
+
+
+def _regression(found: Seen) -> Experiment:
+    words = "the gradient written as a weighted sum of the micro-batches' own gradients"
+    return Experiment(words=words, before=found.off, after=found.step.shares.rest)
+
+
+def _scale(bench: Bench, spec: RunSpec, found: Seen, kind: str, factor: float) -> Iterator[Finding]:
+    """A length that is off: at k=1 too (a divisor), with k (a division missing or made twice), or by the micro-batches' own counts."""
+    alone = seen(bench, dataclasses.replace(spec, accum=1)) if spec.accum > 1 else found
+    at_one = alone.pattern.factor if alone.pattern.kind in ("scaled", "means") else 1.0
+    if alone.pattern.kind in ("scaled", "means"):
+        proof = Experiment(words="k=1 against one pass", before=abs(factor - 1), after=abs(at_one - 1))
+        words = f"the gradient is {at_one:.6g} times the right one at k=1, where nothing is accumulated"
+        yield Finding(name="wrong_divisor", rung=4, words=words, experiments=(proof,), figures={"factor": at_one})
+    rest, tolerance = factor / at_one, max(found.tolerance, 3 * found.step.shares.rest)
+    proof = Experiment(words="k=1 against one pass", before=found.off, after=alone.off)
+    if abs(rest - 1) > tolerance:
+        yield _division(spec, rest, proof)
+    if kind == "means" and rest <= 1 + tolerance:
+        equal = changes.with_equal_lengths(spec)
+        proofs = (
+            (_regression(found),) if equal is None else (Experiment(words="all rows full", before=found.off, after=seen(bench, equal).off),)
+        )
+        words = f"each micro-batch's own mean counts 1/{spec.accum} although their numbers of terms differ"
+        yield Finding(name="mean_of_means", rung=4, words=words, experiments=proofs)
+
+
+def _division(spec: RunSpec, factor: float, proof: Experiment) -> Finding:
+    words = f"the gradient is {factor:.6g} times as long as it should be at k={spec.accum}, and right at k=1"
+    name = "missing_division" if factor > 1 else "double_division"
+    power = math.log(abs(factor)) / math.log(spec.accum) if factor > 0 and spec.accum > 1 else math.nan
+    return Finding(name=name, rung=4, words=words, experiments=(proof,), figures={"factor": factor, "power_of_k": power})
+
+
+def _over_ranks(bench: Bench, spec: RunSpec, found: Seen) -> Iterator[Finding]:
+    """What is gone on one rank with the same micro-batches."""
+    single = seen(bench, changes.one_rank(spec))
+    proof = Experiment(words="the same micro-batches on one rank", before=found.off, after=single.off)
+    values, terms, k = found.step.shares.values, found.step.shares.terms, spec.accum
+    first, second = (float(terms[place].sum()) for place in (slice(0, k), slice(k, None)))
+    sides = [values[:k] * first * 2 / terms.sum(), values[k:] * second * 2 / terms.sum()]
+    if found.step.shares.is_told and all((abs(side - 1) <= found.tolerance).all() for side in sides):
+        words = f"each rank's own mean counts 1/2 although their numbers of terms differ: {first:g} and {second:g}"
+        yield Finding(name="mean_of_means_over_ranks", rung=4, words=words, experiments=(proof,))
+    elif found.step.shares.is_told and k > 1 and all(_halves(side, found.tolerance) for side in (values[:k], values[k:])):
+        words = "each micro-batch counts half as much as the one before: the running sum is added up over the ranks each time"
+        yield Finding(name="wrong_sync", rung=4, words=words, experiments=(proof,))
+
+
+def _halves(values: NDArray[np.float64], tolerance: float) -> bool:
+    """Whether each share is half of the one before, and the last one is 1."""
+    right = 2.0 ** np.arange(len(values) - 1, -1, -1)
+    return bool((np.abs(values / right - 1) <= tolerance).all())
+
+
+def clipping_faults(bench: Bench, spec: RunSpec) -> list[Finding]:
+    """What the limit of the gradient's length does beside shortening the whole once."""
+    if spec.setup.optimizer.max_norm is None:
+        return []
+    free = bench.step(changes.without_clipping(spec))
+    lengths = [norm(member.gradient) for member in free.members]
+    total = sum(member.terms for member in free.members)
+    shortest = min((length / total for length in lengths if length > 0), default=0.0)
+    if not shortest:
+        return []
+    limit = shortest / 2
+    limited = bench.step(changes.clipped_at(spec, limit)).seen
+    apart = geometry(limited.clipped, shortened(free.seen.gradient, limit)).relative
+    if apart <= max(bench.tolerance(free), CLIPPING):
+        return []
+    words = f"with a limit of {limit:.3g} on the gradient's length the optimizer gets a gradient {apart:.3g} from the one shortened once"
+    proof = Experiment(
+        words="no limit of the gradient's length", before=apart, after=geometry(free.seen.clipped, free.seen.gradient).relative
+    )
+    is_before = geometry(limited.gradient, free.seen.gradient).relative > CLIPPING
+    return [Finding(name="clip_per_micro_batch" if is_before else UNKNOWN, rung=5, words=words, experiments=(proof,))]
+
+
+def _listed(places: list[int]) -> str:
+    words = [str(place) for place in places]
+    return ", ".join(words) if len(words) <= 8 else f"{', '.join(words[:7])}, ... ({len(words)} in all)"

@@ -1,0 +1,214 @@
+"""Faults that show over several windows: the rate, the optimizer's state, the short last window of an epoch, a resume, the log."""
+
+import math
+from collections.abc import Iterator, Sequence
+
+from accum_sweeps.ladder import changes
+from accum_sweeps.ladder.bench import Bench, Step
+from accum_sweeps.ladder.compare import difference
+from accum_sweeps.ladder.findings import UNKNOWN, Experiment, Finding
+from accum_sweeps.ladder.geometry import geometry
+from accum_sweeps.ladder.gradient_faults import Seen, judged
+from accum_sweeps.ladder.observation import Tensors
+from accum_sweeps.ladder.shares import shares
+from accum_sweeps.plan.spec import RunSpec
+
+FIRST_STEPS, RESUME_AFTER = 4, 2
+SAME = 1e-6  # relative: a rate, an update or a loss that is off by more is off by more than its rounding, in any dtype
+EXACT = 1e-9  # the same in float64
+
+
+class Windows:
+    """The windows that are looked at: the first ones with a resume among them, and those around a short last window of an epoch."""
+
+    def __init__(self, bench: Bench, spec: RunSpec) -> None:
+        self.bench, self.spec = bench, spec
+        self.begin = [judged(bench, step) for step in bench.history(spec, 1, FIRST_STEPS, RESUME_AFTER)]
+        short = _first_short(bench, spec)
+        self.around = [judged(bench, step) for step in bench.history(spec, max(1, short - 1), 3 if short > 1 else 2)] if short else []
+        self.short = short
+        self.same = EXACT if spec.setup.dtype == "fp64" else SAME
+
+    @property
+    def usual(self) -> Seen:
+        """A full window of a run that was not resumed."""
+        return self.begin[0]
+
+
+def _first_short(bench: Bench, spec: RunSpec) -> int:
+    """The number of the first step with fewer rows than the others; 0 = there is none within the run."""
+    rows = getattr(spec.setup.data, "epoch_rows", None)
+    if not rows or getattr(spec.setup.data, "last_window", "") != "short" or not rows % spec.setup.global_batch:
+        return 0
+    number = rows // spec.setup.global_batch + 1
+    return number if number <= spec.setup.steps else 0
+
+
+def window_faults(windows: Windows) -> list[Finding]:
+    """All that shows over windows, beside what is wrong in every one of them."""
+    found = [*_schedule(windows), *_state(windows), *_early(windows), *_short(windows)]
+    return [*found, *_resume(windows, is_all=not found)]
+
+
+def _schedule(windows: Windows) -> Iterator[Finding]:
+    """The rate of each update against the schedule's."""
+    for found in [*windows.begin, *windows.around]:
+        step = found.step
+        if step.expected is not None and abs(step.seen.lr - step.expected.lr) > windows.same * abs(step.expected.lr):
+            constant = changes.at_constant_rate(windows.spec)
+            after = _rates_apart(windows.bench.history(constant, 1, 2))
+            words = f"step {step.state.step} is made with a rate of {step.seen.lr:.6g}; the schedule's is {step.expected.lr:.6g}"
+            proof = Experiment(words="a constant rate", before=_rates_apart([step]), after=after)
+            yield Finding(name="schedule_per_micro_batch", rung=9, words=words, experiments=(proof,))
+            return
+
+
+def _rates_apart(steps: Sequence[Step]) -> float:
+    return max((abs(s.seen.lr / s.expected.lr - 1) for s in steps if s.expected is not None and s.expected.lr), default=0.0)
+
+
+def _state(windows: Windows) -> Iterator[Finding]:
+    """What an update makes of the gradient that it is given, beside the right one at the same rate."""
+    for found in windows.begin:
+        apart = updates_apart(found.step, windows.same)
+        if apart:
+            name, value = apart
+            yield _state_finding(windows, found.step.state.step, name, value)
+            return
+
+
+def _state_finding(windows: Windows, number: int, name: str, value: float) -> Finding:
+    words = f"step {number}: {name} is {value:.3g} from what the optimizer makes of the same gradient, relative"
+    calm = changes.without_decay(windows.spec)
+    after = 0.0
+    for step in windows.bench.history(calm, 1, 2):
+        apart = updates_apart(step, windows.same)
+        after = max(after, apart[1] if apart else 0.0)
+    variants = {"the moving average": "state_per_micro_batch_ema"}
+    variant = variants.get(name, "state_per_micro_batch_count" if after else "state_per_micro_batch")
+    proof = Experiment(words="weight decay at 0", before=value, after=after)
+    return Finding(name="state_per_micro_batch", variant=variant, rung=7, words=words, experiments=(proof,))
+
+
+def updates_apart(step: Step, same: float) -> tuple[str, float] | None:
+    """The first of weights, state, buffers and average that is not what the right update makes of the same gradient, and how far."""
+    right, seen = step.expected, step.seen
+    if right is None:
+        return None
+    moved = {name: seen.after[name].double() - seen.before[name].double() for name in seen.after}
+    expected = {name: right.after[name].double() - right.before[name].double() for name in right.after}
+    scale = abs(seen.lr / right.lr) if right.lr else 1.0
+    apart = geometry(moved, {name: part * scale for name, part in expected.items()}).relative
+    if apart > max(same, _roundoff_of_weights(seen.before, expected)):
+        return "the update", apart
+    for name, own, other in (
+        ("the optimizer's state", seen.optimizer, right.optimizer),
+        ("the moving average", seen.average, right.average),
+    ):
+        found = _tensors_apart(own, other)
+        if found > same:
+            return name, found
+    return None
+
+
+def _roundoff_of_weights(before: Tensors, update: Tensors) -> float:
+    """How much of an update the rounding of the weights themselves can be; relative."""
+    unit = 4 * max(2.0 ** -(52 if part.dtype.itemsize == 8 else 23 if part.dtype.itemsize == 4 else 7) for part in before.values())
+    size = math.sqrt(sum(float(part.double().square().sum()) for part in before.values()))
+    length = math.sqrt(sum(float(part.square().sum()) for part in update.values()))
+    return unit * size / length if length else math.inf
+
+
+def _tensors_apart(own: Tensors, other: Tensors) -> float:
+    """The largest relative difference of a tensor; those that only one side has count as different."""
+    if own.keys() != other.keys():
+        return math.inf
+    return max((difference({"": own[name].double()}, {"": other[name].double()}).whole.relative for name in own), default=0.0)
+
+
+def _early(windows: Windows) -> Iterator[Finding]:
+    """Updates made from the micro-batches before them: the window's own are in the next update."""
+    second = windows.begin[1]
+    if not second.has_rest:
+        return
+    state = second.step.state
+    before = windows.bench.members(windows.spec, state, state.step - 1)
+    both = shares(second.step.seen.gradient, [*before, *second.step.members])
+    if both.residual <= 10 * second.tolerance and both.is_told:
+        words = f"step 2 is made from micro-batches of step 1 and {int((abs(both.values[len(before) :]) > SAME).sum())} of its own"
+        proof = Experiment(
+            words="the micro-batches of the step before at the weights of this one", before=second.step.shares.rest, after=both.residual
+        )
+        yield Finding(name="early_step", rung=8, words=words, experiments=(proof,))
+
+
+def _short(windows: Windows) -> Iterator[Finding]:
+    """The short last window of an epoch, and the one after it."""
+    places = [place for place, found in enumerate(windows.around) if found.step.state.step == windows.short]
+    if not places:
+        return
+    short, following = windows.around[places[0]], windows.around[places[0] + 1]
+    if not short.step.seen.updates:
+        yield _without_update(windows, short, following)
+        return
+    now, usual = short.pattern.scale, windows.usual.pattern.scale
+    if now and usual and abs(now / usual - 1) > short.tolerance:
+        count = len(short.step.members)
+        words = f"the window of {count} micro-batches at the end of the epoch gives {now / usual:.6g} times the gradient of a full one"
+        full = Experiment(words="a full window", before=abs(now - 1), after=abs(usual - 1))
+        yield Finding(name="short_window", rung=8, words=words, experiments=(full,), figures={"factor": now / usual})
+
+
+def _without_update(windows: Windows, short: Seen, following: Seen) -> Finding:
+    before = windows.bench.members(windows.spec, following.step.state, short.step.state.step)
+    both = shares(following.step.seen.gradient, [*before, *following.step.members])
+    proof = Experiment(
+        words="the next update with the micro-batches of both windows", before=following.step.shares.rest, after=both.residual
+    )
+    if following.has_rest and both.residual <= 10 * following.tolerance:
+        words = "the short window at the end of the epoch makes no update, and its micro-batches are in the next one"
+        return Finding(name="merged_window", rung=8, words=words, experiments=(proof,))
+    words = "the short window at the end of the epoch makes no update, and its micro-batches are in no other"
+    return Finding(name="dropped_window", rung=8, words=words, experiments=(proof,))
+
+
+def _resume(windows: Windows, is_all: bool) -> Iterator[Finding]:
+    """The first window after a resume, beside the first of the run; ``is_all``: nothing else was found that could disturb it."""
+    usual, after = windows.usual, windows.begin[RESUME_AFTER]
+    if after.is_right or not usual.is_right or len(after.step.members) != len(usual.step.members):
+        return
+    proof = Experiment(words="the first step of the run, without a resume", before=after.off, after=usual.off)
+    if after.pattern.kind in ("lost", "none") and not after.has_rest:
+        words = f"the first update after a resume lacks {len(after.pattern.lost)} of its {len(after.step.members)} micro-batches"
+        yield Finding(name="resume_inside_window", rung=8, words=words, experiments=(proof,))
+    elif is_all:
+        words = f"the first update after a resume is {after.off:.3g} from the right one, the first of the run {usual.off:.3g}"
+        yield Finding(name=UNKNOWN, rung=8, words=words, experiments=(proof,))
+
+
+def log_faults(windows: Windows, gradient_is_right: bool) -> list[Finding]:
+    """The logged loss against the losses of the step's micro-batches."""
+    found = windows.usual
+    step, logged = found.step, found.step.seen.loss
+    same = max(windows.same, 10 * found.tolerance)
+    factor = found.pattern.scale or 1.0
+    told = [step.loss, *([] if gradient_is_right else [step.mean_of_losses, step.loss * factor])]
+    if any(_is_close(logged, value, same) for value in told):
+        return []
+    k = len(step.members)
+    if _is_close(logged, step.last_loss, same):
+        words = f"the logged loss {logged:.6g} is the last micro-batch's; that of the step is {step.loss:.6g}"
+        return [Finding(name="reporting", rung=9, words=words, experiments=(_log_proof(found, logged),))]
+    if gradient_is_right:
+        words = f"the logged loss {logged:.6g} is {logged / step.loss:.6g} times the step's, {step.loss:.6g}, at k={k}"
+        return [Finding(name="reporting", variant="reporting_scaled", rung=9, words=words, experiments=(_log_proof(found, logged),))]
+    return []
+
+
+def _log_proof(found: Seen, logged: float) -> Experiment:
+    words = "the gradient in place of the log"
+    return Experiment(words=words, before=abs(logged / found.step.loss - 1) if found.step.loss else math.inf, after=found.off)
+
+
+def _is_close(value: float, other: float, same: float) -> bool:
+    return abs(value - other) <= same * max(abs(other), 1e-300)

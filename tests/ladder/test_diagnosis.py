@@ -1,0 +1,102 @@
+"""Every known fault is found by its name, alone and in pairs, and right code is not accused."""
+
+import dataclasses
+from typing import Any
+
+import pytest
+
+from accum_sweeps.ladder.bench import Bench
+from accum_sweeps.ladder.diagnosis import diagnose
+from accum_sweeps.plan.faults import FAULTS, classes_of
+from tests.faults.subjects import cached_spec, lm_spec
+
+
+def spec_of(name: str, **changes: Any) -> Any:
+    return cached_spec(name, **changes) if name == "replay_randomness" else lm_spec(name, **changes)
+
+
+@pytest.mark.parametrize("name", FAULTS)
+def test_a_fault_is_called_by_its_name(name: str) -> None:
+    found = diagnose(Bench(spec_of(name)))
+    assert sorted(found.names) == sorted(classes_of(name)), [each.words for each in found.findings]
+    assert all(each.experiments for each in found.findings)
+
+
+ADAMW = {"kind": "adamw", "name": "adamw", "lr": 1e-3, "betas": [0.9, 0.95], "eps": 1e-8, "weight_decay": 0.1}
+ADAMW |= {"max_norm": 1.0, "schedule": "cosine", "warmup_steps": 2}
+CLEAN: dict[str, dict[str, Any]] = {
+    "ragged": {},
+    "k=1": {"accum": 1},
+    "one row a micro-batch": {"accum": 8},
+    "two ranks": {"ranks": 2, "accum": 2},
+    "adamw, clipped": {"optimizer": ADAMW, "dtype": "fp32"},
+    "no rate": {"optimizer": ADAMW | {"lr": 0.0}, "dtype": "fp32"},
+    "amp_bf16": {"dtype": "amp_bf16"},
+    "amp_fp16": {"dtype": "amp_fp16"},
+    "amp_fp16 with a huge loss scale": {"dtype": "amp_fp16", "loss_scale": 2.0**20},
+    "amp_fp16 with a tiny loss scale": {"dtype": "amp_fp16", "loss_scale": 2.0**-10},
+    "bf16": {"dtype": "bf16", "optimizer": ADAMW},
+    "fp16": {"dtype": "fp16"},
+    "a wide buffer": {"dtype": "bf16", "accumulator": "fp32"},
+    "sample mean": {"subject.mean": "sample"},
+    "mean of micro-batches, equal": {"subject.mean": "micro_batch", "data.lengths": "fixed"},
+    "auxiliary term": {"subject.z_loss": 0.1},
+    "dropout by sample": {"model.dropout": 0.2},
+    "moving average": {"ema": 0.9},
+    "tied": {"model.tied": True},
+    "frozen": {"model.frozen": ["embedding"]},
+    "structurally zero gradients": {"model.attention_bias": True, "model.positions": "none"},
+    "short windows": {"data.epoch_rows": 14, "data.last_window": "short", "steps": 6},
+}
+
+
+@pytest.mark.parametrize("case", CLEAN)
+def test_right_code_is_not_accused(case: str) -> None:
+    found = diagnose(Bench(lm_spec("none", **CLEAN[case])))
+    assert found.answer == "rounding", [each.words for each in found.findings]
+
+
+DEPENDENT: dict[str, dict[str, Any]] = {
+    "batch_statistics": {"model.norm": "batchnorm"},
+    "dropout_stream": {"model.dropout": 0.2, "model.dropout_masks": "stream"},
+}
+
+
+@pytest.mark.parametrize("kind", DEPENDENT)
+def test_a_real_dependence_is_no_fault(kind: str) -> None:
+    found = diagnose(Bench(lm_spec("none", **DEPENDENT[kind])))
+    assert (found.answer, found.kind) == ("real_dependence", kind)
+
+
+def test_negatives_within_a_micro_batch_are_a_real_dependence() -> None:
+    found = diagnose(Bench(cached_spec("none", **{"subject.accumulation": "plain", "model.dropout": 0.0})))
+    assert (found.answer, found.kind) == ("real_dependence", "in_batch_negatives")
+    cached = diagnose(Bench(cached_spec("none")))
+    assert cached.answer == "rounding"
+
+
+def test_a_fault_is_seen_beside_a_real_dependence() -> None:
+    spec = lm_spec("missing_division", **{"model.norm": "batchnorm"})
+    assert diagnose(Bench(spec)).names == ("missing_division",)
+
+
+def test_the_mean_of_micro_batch_means_that_a_loss_makes_is_named() -> None:
+    spec = lm_spec("none", **{"subject.mean": "micro_batch"})
+    assert diagnose(Bench(spec)).names == ("mean_of_means",)
+
+
+def test_what_is_wrong_in_no_known_way_is_not_given_a_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    from accum_sweeps.faults import catalogue
+    from accum_sweeps.faults.buffer import Buffer, finish
+
+    def odd(case: Any, training: Any, micro_batches: list[Any]) -> Any:
+        buffer = Buffer(training)
+        for number, member in enumerate(case.members(training, micro_batches)):
+            buffer.add(
+                dataclasses.replace(member, gradient=[None if g is None else g * (1.0, 1.7, 0.6, 1.2)[number] for g in member.gradient])
+            )
+        buffer.divide(buffer.terms)
+        return finish(training, buffer)
+
+    monkeypatch.setitem(catalogue.STEPS, "missing_division", odd)
+    assert diagnose(Bench(lm_spec("missing_division"))).names == ("unknown_fault",)
