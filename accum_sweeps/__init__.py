@@ -14,8 +14,10 @@ if TYPE_CHECKING:
     from accum_sweeps.analysis.load import load, trajectories
     from accum_sweeps.analysis.verdict import verdict
     from accum_sweeps.analysis.weight_ratios import weight_ratios
+    from accum_sweeps.auditing import audit
 
 _HOMES = {
+    "audit": "accum_sweeps.auditing",
     "compare": "accum_sweeps.analysis.compare_cells",
     "components": "accum_sweeps.analysis.component_tables",
     "distances": "accum_sweeps.analysis.distances",
@@ -26,7 +28,7 @@ _HOMES = {
     "weight_ratios": "accum_sweeps.analysis.weight_ratios",
 }
 
-__all__ = ["compare", "components", "distances", "load", "reference_pairs", "trajectories", "verdict", "weight_ratios"]
+__all__ = ["audit", "compare", "components", "distances", "load", "reference_pairs", "trajectories", "verdict", "weight_ratios"]
 
 
 def __getattr__(name: str) -> Any:

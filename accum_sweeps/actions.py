@@ -13,6 +13,7 @@ from accum_sweeps.jobs.status import SweepStatus, cancel, sweep_status
 from accum_sweeps.jobs.worker import disk_full
 from accum_sweeps.plan.config import Config
 from accum_sweeps.plan.spec import RunSpec
+from accum_sweeps.plan.words import counted
 from accum_sweeps.preview import preview
 from accum_sweeps.pruning import prune
 from accum_sweeps.record import events
@@ -23,7 +24,7 @@ from accum_sweeps.reporting import ReportError, report, report_apart
 from accum_sweeps.texts import aligned
 from accum_sweeps.tracking import Replay, lag_text, prepare, replay_once, report_text
 
-DONE, SOME_FAILED, MLFLOW_LAGS, INTERRUPTED = 0, 1, 3, 130
+DONE, SOME_FAILED, MLFLOW_LAGS, FAULT_FOUND, INTERRUPTED = 0, 1, 3, 4, 130
 MOST_LINES = 20
 CANCEL_WAIT_S = 60.0
 
@@ -64,6 +65,8 @@ def _run(config: Config) -> int:
         return INTERRUPTED
     if result.error or result.failed or result.is_cancelled:
         return SOME_FAILED
+    if made.faults:
+        return FAULT_FOUND
     return DONE if replay.report is None or replay.report.is_complete else MLFLOW_LAGS
 
 
@@ -102,8 +105,9 @@ def _status(config: Config) -> int:
 
 def _report(config: Config) -> int:
     sweep = open_sweep(open_root(config.root), config.sweep)
-    report(sweep, config.judging.asked()).print()
-    return DONE
+    made = report(sweep, config.judging.asked())
+    made.print()
+    return FAULT_FOUND if made.faults else DONE
 
 
 def _sync(config: Config) -> int:
@@ -119,7 +123,7 @@ def _sync(config: Config) -> int:
 def _cancel(config: Config) -> int:
     sweep = open_sweep(open_root(config.root), config.sweep)
     running = cancel(sweep, wait_s=CANCEL_WAIT_S)
-    rest = f"; {running} runs have not stopped yet, see action=status" if running else ""
+    rest = f"; {counted(running, 'run')} did not stop yet, see action=status" if running else ""
     print(f"sweep {sweep.name} is cancelled{rest}. Nothing is lost: its command typed again goes on where it stopped.")
     return DONE
 
@@ -156,7 +160,8 @@ ACTIONS: dict[str, Callable[[Config], int]] = {
 
 
 def _opening(sweep: SweepDir, plan: Plan) -> str:
-    return f"sweep {sweep.name}: {len(plan.runs)} runs in {len(plan.setups)} setups (revision {plan.revision})\nroot  {sweep.root.path}"
+    size = f"{counted(len(plan.runs), 'run')} in {counted(len(plan.setups), 'setup')}"
+    return f"sweep {sweep.name}: {size} (revision {plan.revision})\nroot  {sweep.root.path}"
 
 
 def _closing(sweep: SweepDir, result: DispatchResult) -> str:

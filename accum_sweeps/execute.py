@@ -47,7 +47,7 @@ def execute(spec: RunSpec, run_dir: RunDir, attempt: int, environment: dict[str,
     with run_dir.writer(attempt) as writer, output_to(run_dir.log_path(attempt)):
         recorder = Recorder(writer=writer, run_dir=run_dir, history=run_dir.history(), facts=facts)
         try:
-            session = recorder.begin(lambda: _session(spec, run_dir.path, attempt))
+            session = recorder.begin(lambda: _session(spec, run_dir, attempt))
             outcome = _drive(session, recorder, limits)
         except Exception as error:
             if is_disk_full(error):
@@ -61,10 +61,14 @@ def execute(spec: RunSpec, run_dir: RunDir, attempt: int, environment: dict[str,
     return outcome
 
 
-def _session(spec: RunSpec, folder: Path, attempt: int) -> Session:
+def _session(spec: RunSpec, run_dir: RunDir, attempt: int) -> Session:
     if spec.setup.measure == "training":
-        return make_session(spec, folder, attempt)
-    from accum_sweeps.ladder.one_step import OneStepSession  # here: it imports torch
+        return make_session(spec, run_dir.path, attempt)
+    if spec.setup.measure == "ladder":
+        from accum_sweeps.ladder.session import LadderSession  # here: it imports torch
+
+        return LadderSession(spec, run_dir.ladder_path(attempt))
+    from accum_sweeps.ladder.one_step import OneStepSession
 
     return OneStepSession(spec)
 

@@ -80,8 +80,10 @@ def _check_pairs(pairs: Sequence[Mapping[str, Any]], specs: Sequence[RunSpec]) -
     """ConfigError for a pair of cells that no two of ``specs`` make."""
     if not pairs:
         return
-    if any(spec.setup.measure == "one_step" for spec in specs):
-        raise ConfigError("analysis.compare", list(pairs), "needs trainings: measure=one_step keeps no weights and compares by itself")
+    measures = {spec.setup.measure for spec in specs} - {"training"}
+    if measures:
+        words = f"needs trainings: measure={', '.join(sorted(measures))} keeps no weights and compares by itself"
+        raise ConfigError("analysis.compare", list(pairs), words)
     setups = {id(spec.setup): flatten(spec.setup.to_dict()) for spec in specs}
     rows = [{**setups[id(spec.setup)], **{key: getattr(spec, key) for key in RUN_KEYS}} for spec in specs]
     for pair in pairs:

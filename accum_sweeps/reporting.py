@@ -25,11 +25,15 @@ class ReportError(Exception):
 
 @dataclass(frozen=True, kw_only=True)
 class Report:
-    """``text`` for the terminal, the tables' ``files`` by what they hold, and what is damaged (``problems``, one sentence each)."""
+    """``text`` for the terminal, the tables' ``files`` by what they hold, and what is damaged (``problems``, one sentence each).
+
+    ``faults`` are the classes of faults that ladders found without anybody having varied them on purpose.
+    """
 
     text: str
     files: dict[str, str]
     problems: tuple[str, ...] = ()
+    faults: tuple[str, ...] = ()
 
     @property
     def paths(self) -> list[Path]:
@@ -57,6 +61,7 @@ def report(sweep: SweepDir, asked: Mapping[str, Any]) -> Report:
     """
     # Imported here: whoever only starts the process of its own needs no pandas.
     from accum_sweeps.analysis.export import write_tables
+    from accum_sweeps.analysis.ladders import faults_found, is_ladder, render_ladders
     from accum_sweeps.analysis.one_step import is_one_step, render_steps
     from accum_sweeps.analysis.pair_tables import pair_tables, render_pairs, write_pair_tables
     from accum_sweeps.analysis.report import REPORT, write_sweep_report
@@ -65,8 +70,8 @@ def report(sweep: SweepDir, asked: Mapping[str, Any]) -> Report:
     from accum_sweeps.judging import judge_sweep
 
     tables, header = write_tables(sweep), sweep.read_plan().header
-    steps = is_one_step(tables.results)
-    trainings = tables.results[~steps]
+    steps, climbed = is_one_step(tables.results), is_ladder(tables.results)
+    trainings = tables.results[~steps & ~climbed]
     texts, files = [], {}
     if len(trainings):
         newest = of_newest_plan(trainings)
@@ -76,6 +81,7 @@ def report(sweep: SweepDir, asked: Mapping[str, Any]) -> Report:
         files["report"] = sweep.path / REPORT
         write_sweep_report(files["report"], sweep, judged, tables.trajectories_path, older)
     texts += [render_steps(tables.results)] if steps.any() else []
+    texts += [render_ladders(sweep.root.path, of_newest_plan(tables.results))] if climbed.any() else []
     files |= {"results": tables.results_path, "  as CSV": tables.csv_path, "trajectories": tables.trajectories_path}
     compared, page = header.get("compare") or (), header.get("page")
     current = of_newest_plan(tables.results)
@@ -86,7 +92,12 @@ def report(sweep: SweepDir, asked: Mapping[str, Any]) -> Report:
     if page in PAGES:
         write_text(sweep.path / STUDY, PAGES[page](current, pairs))
         files["study"] = sweep.path / STUDY
-    return Report(text="\n\n".join(texts), files={label: str(path) for label, path in files.items()}, problems=tables.problems)
+    return Report(
+        text="\n\n".join(texts),
+        files={label: str(path) for label, path in files.items()},
+        problems=tables.problems,
+        faults=tuple(faults_found(current)),
+    )
 
 
 def report_apart(sweep: SweepDir, asked: Mapping[str, Any]) -> Report:

@@ -111,7 +111,7 @@ def setups(results: pd.DataFrame, response: str) -> Iterator[Cells]:
     """
     key = _check(results, response)
     if "measure" in results:  # a single step, compared within itself, is no training and has no outcome
-        results = results[(results["measure"] != "one_step").to_numpy(dtype=np.bool_, na_value=True)]
+        results = results[(~results["measure"].isin(["one_step", "ladder"])).to_numpy(dtype=np.bool_)]
     identity = [name for name in ("run_id", "env_id") if name in results]
     runs = results.drop_duplicates(identity) if "run_id" in identity else results
     for setup_id, rows in runs.groupby(key, sort=False, observed=True):

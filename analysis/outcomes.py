@@ -64,6 +64,7 @@ def _values(env_id: str, history: History, environment: dict[str, Any]) -> dict[
     }
     if newest is not None and history.is_finished:
         values |= {name: value for name, value in newest.final.items() if name != "steps"}
+        values |= newest.texts
     return values
 
 

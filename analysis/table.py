@@ -16,7 +16,7 @@ from pandas.api.types import is_bool_dtype, is_integer_dtype, is_numeric_dtype, 
 
 from accum_sweeps.plan.parts import KINDS
 from accum_sweeps.plan.spec import RunSpec, Setup
-from accum_sweeps.record.metrics import FINAL_UNITS, ONE_STEP_UNITS
+from accum_sweeps.record.metrics import FINAL_UNITS, LADDER_UNITS, ONE_STEP_UNITS, TEXT_UNITS
 
 SCHEMA_VERSION = 1
 Values: TypeAlias = "pd.Series[Any]"
@@ -81,6 +81,10 @@ def known_columns() -> dict[str, Column]:
         found[name] = Column(name=name, kind="int" if name in _FINAL_INTS else "float", meaning=meaning)
     for name, meaning in ONE_STEP_UNITS.items():
         found[f"{name}_final"] = Column(name=f"{name}_final", kind="float", meaning=f"measure=one_step: {meaning}")
+    for name, meaning in LADDER_UNITS.items():
+        found[f"{name}_final"] = Column(name=f"{name}_final", kind="float", meaning=f"measure=ladder: {meaning}")
+    for name, meaning in TEXT_UNITS.items():
+        found[name] = Column(name=name, kind="text", meaning=meaning)
     for owner in (Setup, RunSpec):
         found |= {name: _column(name, hint, doc, False) for name, hint, doc in _settings(owner) if name not in KINDS and name != "setup"}
     for group in KINDS:

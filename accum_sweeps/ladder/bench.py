@@ -112,7 +112,8 @@ class Bench:
         """What rounding may do to a share, or leave as residual, in ``step``."""
         size = max(part.dtype.itemsize for part in step.seen.gradient.values()) if step.seen.gradient else 8
         rounding = SAFETY * max(step.right.off, step.right.rest)
-        return max(rounding if math.isfinite(rounding) else 0.0, NOISE_SAFETY * self.noise if size == 8 else 0.0, LEAST[size])
+        noise = NOISE_SAFETY * max(self.rerun, self.noise if size == 8 else 0.0)
+        return max(rounding if math.isfinite(rounding) else 0.0, noise, LEAST[size])
 
     @functools.cached_property
     def noise(self) -> float:
@@ -127,6 +128,32 @@ class Bench:
         """The micro-batches of optimizer step ``step`` at the weights of ``state``."""
         there = State(model=state.model, optimizer={}, step=step)
         return self.right(changes.one_rank(spec), there).members()
+
+    def obstacle(self) -> str:
+        """Why nothing can be compared; "" = it can."""
+        oracle = self.right(changes.one_rank(self.spec))
+        try:
+            seen, members = oracle.observe(), oracle.members()
+        except ValueError as error:
+            return f"the right step cannot be made: {error}"
+        if oracle.has_moved:
+            return "the weights change while a loss is computed: no two steps begin at the same weights"
+        if not math.isfinite(norm(seen.gradient)) and self.spec.setup.dtype != "amp_fp16":
+            return "the gradient of the right step is not finite: there is nothing to compare"
+        if not sum(member.terms for member in members):
+            return "the samples of the step hold no term of the loss"
+        return "" if seen.gradient else "no parameter gets a gradient"
+
+    @functools.cached_property
+    def rerun(self) -> float:
+        """How far the same right step, made again, is from itself: 0 where the subject is deterministic."""
+        first, again = (self.right(changes.one_rank(self.spec)).observe().gradient for _ in range(2))
+        return geometry(again, first).relative
+
+    @functools.cached_property
+    def has_settings_optimizer(self) -> bool:
+        """Whether the optimizer is the specification's, not one of the user's class."""
+        return self.right(changes.one_batch(self.spec)).has_settings_optimizer
 
     @functools.cached_property
     def has_fp64(self) -> bool:

@@ -29,16 +29,21 @@ class Diagnosis:
         return "+".join(self.names) or ("real_dependence" if self.kind else "rounding")
 
 
-def diagnose(bench: Bench) -> Diagnosis:
+def exact_windows(bench: Bench) -> Windows:
+    """The windows that decide: in float64 wherever the subject can run it, without a limit of the gradient's length."""
+    exact = changes.in_fp64(bench.spec) if bench.has_fp64 else bench.spec
+    return Windows(bench, changes.without_clipping(exact))
+
+
+def diagnose(bench: Bench, windows: Windows | None = None) -> Diagnosis:
     """The faults of the code under test, by name.
 
     float64 decides wherever the subject can run it: rounding is 1e-16 there, and what is left is none. What a fault does to every window
     comes first, then what only shows over windows, then what exists in the run's own precision alone, then the log.
     """
+    windows = windows or exact_windows(bench)
     exact = changes.in_fp64(bench.spec) if bench.has_fp64 else bench.spec
-    free = changes.without_clipping(exact)
-    windows = Windows(bench, free)
-    found = [*gradient_faults(bench, free), *clipping_faults(bench, exact), *window_faults(windows)]
+    found = [*gradient_faults(bench, windows.spec), *clipping_faults(bench, exact), *window_faults(windows)]
     found = _one_story(found)
     found += precision_faults(bench) if not found else []
     found += log_faults(windows, gradient_is_right=windows.usual.is_right)

@@ -24,6 +24,12 @@ class Outputs:
         self._kept: list[Tensor] = []
         self._parts: list[Part] = []
 
+    def fresh(self) -> "Outputs":
+        """The same reference, to compare others with."""
+        other = Outputs()
+        other._kept = self._kept
+        return other
+
     def keep(self, rows: Rows, tensors: list[Tensor]) -> None:
         """The outputs of the whole batch, whose rows stand in their own order."""
         self._kept = tensors

@@ -103,6 +103,11 @@ class Oracle:
         """The limit of the gradient's length, None without one."""
         return self._training.max_norm
 
+    @property
+    def has_moved(self) -> bool:
+        """Whether the weights are not those of the start any more, after :meth:`members`, which make no update."""
+        return any(not torch.equal(p, self.start.model[name].to(p.dtype)) for name, p in self._parameters())
+
     def observe(self, samples: Any = None, parts: Sequence[Rows] | None = None, on_outputs: OnOutputs | None = None) -> Observation:
         """One step on ``samples`` cut into ``parts``; by default the batch and the cut that the run itself would see.
 

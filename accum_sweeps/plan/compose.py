@@ -3,7 +3,7 @@
 import functools
 import importlib.resources
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -18,7 +18,7 @@ from accum_sweeps.plan.axes import parse_axis
 from accum_sweeps.plan.cells import suggestion
 from accum_sweeps.plan.definition import GRID_KEYS, axis_names
 from accum_sweeps.plan.errors import ConfigError, UserError, one_of
-from accum_sweeps.plan.overrides import CommandLine
+from accum_sweeps.plan.overrides import OPEN_MAPPINGS, CommandLine
 from accum_sweeps.plan.parts import KINDS
 from accum_sweeps.plan.spec import RUN_KEYS, SETUP_KEYS
 
@@ -149,7 +149,7 @@ class Composer:
             plain = self._compose(choices, ())
         except UserError:
             return  # the overrides are not to blame
-        for key, value in self._command.values.items():
+        for key, value in _leaves(self._command.values, plain.values):
             node: Any = plain.values
             parts = key.split(".")
             for depth, part in enumerate(parts):
@@ -160,6 +160,18 @@ class Composer:
                     hint = only if depth and parts[0] in varied else "" if depth else suggestion(part)
                     raise ConfigError(key, value, f"there is no such key{place}; {allowed}", hint)
                 node = node[part]
+
+
+def _leaves(given: Mapping[str, Any], there: Any, head: str = "") -> Iterator[tuple[str, Any]]:
+    """``design={controls:auto}`` as ``design.controls``, auto: by dotted key down to what ``there`` has no mapping of."""
+    for key, value in given.items():
+        node = there
+        for part in key.split("."):
+            node = node.get(part) if isinstance(node, Mapping) else None
+        if isinstance(value, Mapping) and isinstance(node, Mapping) and node and key not in OPEN_MAPPINGS:
+            yield from _leaves(value, node, f"{head}{key}.")
+        else:
+            yield f"{head}{key}", value
 
 
 def _message(error: BaseException) -> str:

@@ -16,12 +16,16 @@ def _is_trained_here(setup: "Setup") -> bool:
     return setup.measure == "training" and setup.subject.kind != "command"
 
 
+def _makes_steps_here(setup: "Setup") -> bool:
+    return setup.measure != "one_step" and setup.subject.kind != "command"
+
+
 # Key, the value that stands for "not set", when another value has an effect, and what that needs in words. The lambdas see a
 # setup whose parts have the key.
 RULES: tuple[tuple[str, object, Callable[[Any], bool], str], ...] = (
     ("loss_scale", 16.0, lambda setup: setup.dtype == "amp_fp16", "dtype=amp_fp16"),
     ("reduced_precision_reduction", True, lambda setup: setup.device == "cuda", "device=cuda"),
-    ("ema", None, _is_trained_here, TRAINED_HERE),
+    ("ema", None, _makes_steps_here, "steps within the service: measure=training or ladder, and no subject=command"),
     ("probe_tensors", False, _is_trained_here, TRAINED_HERE),
     ("model.norm_groups", 4, lambda setup: setup.model.norm == "groupnorm", "model.norm=groupnorm"),
     ("model.dropout_masks", "sample", lambda setup: setup.model.dropout > 0, "model.dropout above 0"),

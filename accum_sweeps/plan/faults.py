@@ -47,7 +47,7 @@ class Fault:
 
 def _has_short_windows(setup: Any) -> bool:
     rows = getattr(setup.data, "epoch_rows", None)
-    if rows is None or setup.data.last_window != "short" or setup.measure != "training":
+    if rows is None or setup.data.last_window != "short" or setup.measure == "one_step":
         return False
     return bool(rows % setup.global_batch and setup.steps > rows // setup.global_batch)
 
@@ -93,7 +93,7 @@ OVERFLOWS: Need = (lambda setup: setup.dtype == "amp_fp16" or setup.subject.kind
 DECAY: Need = (lambda setup: setup.optimizer.weight_decay > 0, "optimizer.weight_decay above 0")
 AVERAGE: Need = (lambda setup: setup.ema is not None, "ema")
 ADAM: Need = (lambda setup: hasattr(setup.optimizer, "betas"), "optimizer=adamw, adam or muon")
-RECORDS: Need = (lambda setup: setup.measure == "training", "measure=training")
+RECORDS: Need = (lambda setup: setup.measure != "one_step", "measure=training or ladder")
 PLAIN: Need = (lambda setup: getattr(setup.subject, "accumulation", "plain") == "plain", "subject.accumulation=plain")
 EVEN_WINDOWS: Need = (
     lambda setup: getattr(setup.data, "last_window", "") != "short",

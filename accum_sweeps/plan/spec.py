@@ -23,7 +23,7 @@ DTYPES = ("fp64", "fp32", "tf32", "tf32_emulated", "bf16", "fp16", "amp_bf16", "
 ACCUMULATORS = ("param", "bf16", "fp32", "fp64")
 CONTROLS = ("none", "regroup", "order", "permute", "ulp_weights", "ulp_grads")
 DEVICES = ("cpu", "cuda")
-MEASURES = ("training", "one_step")
+MEASURES = ("training", "one_step", "ladder")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -46,7 +46,9 @@ class Setup:
     threads: int = setting("CPU threads of a run", at_least=1)
     deterministic: bool = setting("torch.use_deterministic_algorithms")
     measure: str = setting(
-        "training, or one_step: one optimizer step with k compared with the same step in one batch", choices=MEASURES, neutral="training"
+        "training; one_step: one optimizer step with k compared with the same step in one batch; ladder: is the accumulation right?",
+        choices=MEASURES,
+        neutral="training",
     )
     ema: float | None = setting("decay of an exponential moving average of the weights; null = none", at_least=0, below=1, neutral=None)
     loss_scale: float = setting(

@@ -42,7 +42,7 @@ def check_setup(setup: "Setup") -> None:
     check_fault(setup)
     if any(not 1 <= step <= setup.steps for step in setup.probe_steps):
         raise ConfigError("probe_steps", list(setup.probe_steps), f"must lie between 1 and steps={setup.steps}")
-    if setup.measure == "one_step" and isinstance(setup.subject, CommandHook):
+    if setup.measure != "training" and isinstance(setup.subject, CommandHook):
         raise ConfigError("measure", setup.measure, "needs weights and gradients, which subject=command keeps to itself")
 
 

@@ -49,9 +49,10 @@ class EventWriter:
         """A checkpoint of ``step`` is on disk: points up to there count from now on."""
         self._write({"event": "checkpoint", "step": step}, sync=True)
 
-    def end(self, status: str, step: int, final: Mapping[str, float]) -> None:
-        """The run is over: ``finished`` or ``diverged``."""
-        self._write({"event": "end", "step": step, "status": status, "final": {k: _number(v) for k, v in final.items()}}, sync=True)
+    def end(self, status: str, step: int, final: Mapping[str, float], texts: Mapping[str, str] | None = None) -> None:
+        """The run is over: ``finished`` or ``diverged``, with final values and, where there are any, answers in words."""
+        values = {"final": {k: _number(v) for k, v in final.items()}, **({"texts": dict(texts)} if texts else {})}
+        self._write({"event": "end", "step": step, "status": status, **values}, sync=True)
 
     def failed(self, step: int, error: str) -> None:
         """An exception ended the attempt; its traceback is in the log."""
@@ -127,6 +128,7 @@ class Attempt:
     ended_ms: int | None = None
     step: int = 0
     final: dict[str, float] = field(default_factory=dict)
+    texts: dict[str, str] = field(default_factory=dict)
     message: str = ""
     damaged_lines: int = 0
 
@@ -134,12 +136,23 @@ class Attempt:
 def read_attempt(path: Path, number: int) -> Attempt:
     """The attempt written to ``path``. Lines that are no events are counted as damaged and left out."""
     attempt = Attempt(number)
-    for line in whole_lines(path):
+    lines = list(whole_lines(path))
+    events = _together(lines)
+    for place, line in enumerate(lines):
         try:
-            _apply(attempt, json.loads(line))
+            _apply(attempt, json.loads(line) if events is None else events[place])
         except (ValueError, KeyError, TypeError, AttributeError):
             attempt.damaged_lines += 1
     return attempt
+
+
+def _together(lines: list[bytes]) -> list[Any] | None:
+    """What ``lines`` hold, read as one list, which takes a third of the time; None where they have to be read one by one."""
+    try:
+        events: list[Any] = json.loads(b"[%b]" % b",".join(lines))
+    except ValueError:
+        return None
+    return events if len(events) == len(lines) else None
 
 
 def read_tail(path: Path, number: int, size: int = 1 << 14) -> Attempt:
@@ -179,6 +192,7 @@ def _apply(attempt: Attempt, event: dict[str, Any]) -> None:
         attempt.outcome = event["status"] if kind == "end" else kind
         attempt.ended_ms, attempt.step = int(event["time"]), int(event["step"])
         attempt.final = {key: float(value) for key, value in event.get("final", {}).items()}
+        attempt.texts = {key: str(value) for key, value in event.get("texts", {}).items()}
         attempt.message = str(event.get("error", event.get("reason", "")))
     else:
         raise KeyError(kind)

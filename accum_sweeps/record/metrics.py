@@ -99,6 +99,31 @@ ONE_STEP_UNITS |= {
     f"{metric}_{name}": f"{unit}; {what}" for name, what in INTERVENTIONS.items() for metric, unit in _AMPLIFICATION_UNITS.items()
 }
 
+# What measure=ladder records: by rung what was found, and what rounding alone may do.
+LADDER_RUNGS: dict[str, str] = {
+    "rerun": "rung 0: relative difference of the gradient of the same step made again",
+    "terms": "rung 1: number of terms less the right one",
+    "outputs": "rung 2: relative difference of the network's outputs from those of one batch",
+    "loss": "rung 3: relative difference of the summed loss",
+    "gradient": "rung 4: relative difference of the whole gradient, before clipping",
+    "clipped": "rung 5: relative difference of what the optimizer is given",
+    "update": "rung 6: relative difference of the update",
+    "state": "rung 7: relative difference of weights, optimizer state and moving average from those that the same gradient gives",
+    "windows": "rung 8: largest relative difference of a window's gradient from the right one",
+    "log": "rung 9: relative difference of the logged loss from the loss of the step's micro-batches",
+}
+LADDER_UNITS: dict[str, str] = {f"ladder_{name}": meaning for name, meaning in LADDER_RUNGS.items()}
+LADDER_UNITS |= {f"ladder_{name}_floor": f"what rounding alone may do to ladder_{name}" for name in LADDER_RUNGS}
+LADDER_UNITS |= {
+    "ladder_gain": "relative difference of the update over that of the clipped gradient",
+    "ladder_resolution": "a fault that changes the gradient by less, relative, would not have been seen",
+    "ladder_seconds": "seconds that the ladder took",
+}
+TEXT_UNITS: dict[str, str] = {
+    "diagnosis": "measure=ladder: rounding, amplified_rounding, fault classes joined by +, real_dependence, below_floor, not_observable",
+    "diagnosis_detail": "measure=ladder: the mechanism of the amplification, or the kind of the dependence",
+}
+
 
 def is_divergence(values: Mapping[str, float]) -> bool:
     """Whether a training loss or an evaluation loss among ``values`` is not finite: then the run has diverged."""
@@ -110,7 +135,8 @@ class StepRecord:
     """What one optimizer step gave: ``values`` by metric name; at probe steps the weights' sketch and hash too.
 
     ``sketch`` is float64 of shape (4096,); ``weights_hash`` is the hex digest of the exact weights; ``tensors`` holds the
-    same tensor by tensor, where the run was asked for that. ``is_diverged`` says that the loss was not finite: no further
+    same tensor by tensor, where the run was asked for that. ``texts`` are answers in words, by the names of
+    TEXT_UNITS. ``is_diverged`` says that the loss was not finite: no further
     step follows. ``is_checkpoint`` says that the subject has by itself saved all it needs to continue after this step. A
     record without values is a sign of life only.
     """
@@ -120,5 +146,6 @@ class StepRecord:
     sketch: "numpy.ndarray | None" = None
     weights_hash: str = ""
     tensors: "TensorSketches | None" = None
+    texts: Mapping[str, str] = field(default_factory=dict)
     is_diverged: bool = False
     is_checkpoint: bool = False

@@ -12,6 +12,7 @@ from typing import Any
 
 from accum_sweeps.plan.errors import UserError
 from accum_sweeps.plan.flat import flatten
+from accum_sweeps.plan.words import counted
 from accum_sweeps.record.files import whole_lines
 from accum_sweeps.record.mlflow_points import clean_params, clean_text
 from accum_sweeps.record.mlflow_tracker import PARAM_LENGTH, TAG_LENGTH
@@ -118,6 +119,8 @@ def facts_tags(history: History, state: RunState, altered: Mapping[str, None]) -
     values: dict[str, Any] = {"status": state.status, "attempt": state.attempt}
     if state.reason:
         values["reason"] = state.reason
+    if history.newest and history.is_finished:
+        values |= history.newest.texts
     if altered:
         values["altered"] = "; ".join(altered)
     if facts.get("git_commit"):
@@ -144,7 +147,7 @@ def counts_in_words(counts: Counter[str]) -> str:
     """As in ``24 runs: 20 finished, 3 planned, 1 failed``."""
     order = ["finished", *(status for status in STATUSES if status != "finished")]
     words = [f"{counts[status]} {status}" for status in order if counts[status]]
-    return f"{counts.total()} runs: {', '.join(words)}"
+    return f"{counted(counts.total(), 'run')}: {', '.join(words)}"
 
 
 def note(plan: Plan, counts: Counter[str], verdict: str) -> str:

@@ -52,6 +52,7 @@ class Recorder:
     earlier_s: float = 0.0
     began: float = field(default_factory=time.monotonic)
     diverged_step: int | None = None
+    texts: dict[str, str] = field(default_factory=dict)
 
     def begin(self, make: Callable[[], SavedSession]) -> SavedSession:
         """A session that stands where the newest usable checkpoint left off, or at its start.
@@ -89,6 +90,7 @@ class Recorder:
             self.sketches.by_step[record.step] = (record.sketch, record.weights_hash)
         if record.tensors is not None:
             self.sketches.tensors[record.step] = record.tensors
+        self.texts.update(record.texts)
         if record.is_diverged:
             self.diverged_step = record.step
         if record.is_checkpoint:
@@ -111,7 +113,7 @@ class Recorder:
         if not self.is_started:
             self._start(None, 0)
         self._save_sketches()
-        self.writer.end(status, self.step, self._final())
+        self.writer.end(status, self.step, self._final(), self.texts)
         if newest_claim(self.run_dir.path.parent) <= self.writer.attempt:  # else somebody took over and may need them
             for number in self.run_dir.attempts():
                 self.run_dir.checkpoint_path(number).unlink(missing_ok=True)

@@ -130,6 +130,10 @@ class RunDir:
         """Weight sketches and hashes at the probe steps that the attempt knows of, those of its predecessors included."""
         return self.path / f"sketches.{attempt}.npz"
 
+    def ladder_path(self, attempt: int) -> Path:
+        """All that the attempt's ladder found (measure=ladder), as JSON."""
+        return self.path / f"ladder.{attempt}.json"
+
     def log_path(self, attempt: int) -> Path:
         """What the attempt printed, traceback included."""
         return self.path / f"log.{attempt}.txt"

@@ -63,7 +63,13 @@ def session(spec: RunSpec, *, has_own_step: bool = True) -> TrainingSession:
     kind = hook_class(part, Path.cwd())
     check_class(kind)
     check_arguments(parameters_of(kind), part.args)
-    task = HookTask(kind(**part.args), spec)
+    return session_of(kind(**part.args), spec, has_own_step=has_own_step)
+
+
+def session_of(hook: Any, spec: RunSpec, *, has_own_step: bool = True) -> TrainingSession:
+    """The training of an object of the user's, whatever class ``spec`` names. Raises UserError when it cannot be used."""
+    check_class(type(hook))
+    task = HookTask(hook, spec)
     return faults.session(spec, task, task.step if has_own_step else train_step)
 
 

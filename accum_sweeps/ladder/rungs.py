@@ -1,0 +1,170 @@
+"""The rungs of one comparison: what the code under test gives with k micro-batches against one batch by the right code.
+
+Each rung carries its own noise floor, made on the right code alone: floor = max(3 x largest valid control, c u sqrt(N)), with u the unit
+roundoff of what is compared and N the number of summed terms. A control changes nothing but rounding: another partition of the same
+samples (where the subject does not depend on it), one unit in the last place of every weight.
+"""
+
+import dataclasses
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+from accum_sweeps.ladder import changes
+from accum_sweeps.ladder.bench import Bench
+from accum_sweeps.ladder.geometry import geometry
+from accum_sweeps.ladder.measure import Outputs
+from accum_sweeps.ladder.observation import Observation, Tensors
+from accum_sweeps.ladder.window_faults import Windows, updates_apart
+from accum_sweeps.plan.spec import RunSpec
+
+CONTROLS = 3.0  # times the largest control
+ROUNDOFF = 0.2  # c in c u sqrt(N); on right code 0.02 to 0.19 were measured
+UNITS = {"fp64": 2.0**-53, "fp32": 2.0**-24, "tf32": 2.0**-11, "tf32_emulated": 2.0**-11, "bf16": 2.0**-8, "fp16": 2.0**-11}
+UNITS |= {"amp_bf16": 2.0**-8, "amp_fp16": 2.0**-11}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Rung:
+    """One thing compared. ``value`` and ``floor`` are of one measure, named in ``measure``; None = not observable."""
+
+    number: int
+    name: str
+    measure: str
+    value: float | None
+    floor: float | None
+
+    @property
+    def is_above(self) -> bool:
+        """More than rounding."""
+        return self.value is not None and self.floor is not None and not self.value <= self.floor
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Sides:
+    """One step in one precision: ``arm`` of the code under test with k, ``whole`` and ``controls`` of the right code."""
+
+    dtype: str
+    arm: Observation
+    whole: Observation
+    controls: tuple[Observation, ...]
+    outputs: float | None
+    outputs_of_controls: tuple[float, ...]
+
+    @property
+    def unit(self) -> float:
+        """Unit roundoff of the arithmetic."""
+        return UNITS[self.dtype]
+
+    def apart(self, part: Callable[[Observation], Tensors]) -> tuple[float, tuple[float, ...]]:
+        """Relative differences from one batch: that of the code under test, those of the controls."""
+        own, *controls = (geometry(part(seen), part(self.whole)).relative for seen in (self.arm, *self.controls))
+        return own, tuple(controls)
+
+    def floor(self, controls: tuple[float, ...]) -> float:
+        """What rounding alone may do."""
+        return max(CONTROLS * max(controls, default=0.0), ROUNDOFF * self.unit * math.sqrt(self.whole.terms))
+
+
+def sides(bench: Bench, spec: RunSpec, is_dependent: bool) -> Sides:
+    """The step of ``spec``; with ``is_dependent`` another partition is no control."""
+    outputs = Outputs()
+    whole = bench.right(changes.one_batch(spec)).observe(on_outputs=outputs.keep)
+    arm = bench.code(spec).observe(on_outputs=outputs.compare)
+    right = changes.one_rank(spec)
+    if is_dependent or not 1 < right.accum < spec.setup.global_batch:
+        # One unit in the last place of a bfloat16 weight is much, so it stands in only where there is no other partition.
+        controls = [dataclasses.replace(changes.one_batch(spec), control="ulp_weights", seed=seed) for seed in (1, 2)]
+    else:
+        controls = [changes.regrouped(spec, seed) for seed in (1, 2, 3)]
+    seen, of_controls = [], []
+    for control in controls:
+        other = outputs.fresh()
+        seen.append(bench.right(control).observe(on_outputs=other.compare))
+        of_controls.append(_relative(other))
+    return Sides(
+        dtype=spec.setup.dtype,
+        arm=arm,
+        whole=whole,
+        controls=tuple(seen),
+        outputs=_relative(outputs),
+        outputs_of_controls=tuple(value for value in of_controls if value is not None),
+    )
+
+
+def _relative(outputs: Outputs) -> float | None:
+    return None if outputs.difference is None else outputs.difference.relative
+
+
+def rungs(bench: Bench, step: Sides, windows: Windows) -> list[Rung]:
+    """Rungs 0 to 9 of ``step``; the windows are those that the diagnosis looked at."""
+    again = bench.code(bench.spec).observe()
+    gradient, clipped, update = (step.apart(part) for part in (_gradient, _clipped, _update))
+    losses = [abs(seen.loss_sum - step.whole.loss_sum) / abs(step.whole.loss_sum or 1.0) for seen in (step.arm, *step.controls)]
+    rerun = geometry(again.gradient, step.arm.gradient).relative if step.arm.gradient else None
+    off = [found.off for found in (*windows.begin, *windows.around) if found.step.seen.updates]
+    apart = [updates_apart(found.step, windows.same) for found in windows.begin]
+    log = abs(windows.usual.step.seen.loss - windows.usual.step.loss) / abs(windows.usual.step.loss or 1.0)
+    exact, tolerance = windows.spec.setup.dtype, max(found.tolerance for found in windows.begin)
+    return [
+        Rung(number=0, name="rerun", measure="gradient, the same step again", value=rerun, floor=0.0),
+        Rung(number=1, name="terms", measure="number of terms less the right one", value=abs(step.arm.terms - step.whole.terms), floor=0.0),
+        _rung(2, "outputs", "relative L2", step.outputs, step.outputs_of_controls, step),
+        _rung(3, "loss", "relative", losses[0], tuple(losses[1:]), step),
+        _rung(4, "gradient", "relative L2", *gradient, step),
+        _rung(5, "clipped gradient", "relative L2", *clipped, step),
+        _rung(6, "update", "relative L2", *update, step),
+        Rung(number=7, name="state", measure=f"weights and state by the same gradient, {exact}", value=_worst(apart), floor=windows.same),
+        Rung(
+            number=8,
+            name="windows",
+            measure=f"worst gradient of {len(off)} windows, {exact}",
+            value=max(off, default=None),
+            floor=tolerance,
+        ),
+        Rung(number=9, name="log", measure=f"logged loss, relative, {exact}", value=log, floor=max(windows.same, 10 * tolerance)),
+    ]
+
+
+def _worst(apart: list[tuple[str, float] | None]) -> float:
+    return max((each[1] for each in apart if each), default=0.0)
+
+
+def _rung(number: int, name: str, measure: str, value: float | None, controls: tuple[float, ...], step: Sides) -> Rung:
+    return Rung(number=number, name=name, measure=measure, value=value, floor=step.floor(controls))
+
+
+def _gradient(seen: Observation) -> Tensors:
+    return seen.gradient
+
+
+def _clipped(seen: Observation) -> Tensors:
+    return seen.clipped
+
+
+def _update(seen: Observation) -> Tensors:
+    return {name: seen.after[name].double() - seen.before[name].double() for name in seen.after}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Precision:
+    """The gradient's relative difference from one batch in one dtype: the code under test, and the range of the controls."""
+
+    dtype: str
+    unit: float
+    arm: float
+    low: float
+    high: float
+
+
+def precisions(bench: Bench, is_dependent: bool, known: Mapping[str, Sides]) -> list[Precision]:
+    """The same step in float64, float32 and the run's own dtype, as far as the subject can run them, from fine to coarse."""
+    wanted = dict.fromkeys([*(["fp64", "fp32"] if bench.has_fp64 else []), bench.spec.setup.dtype])
+    found = []
+    for dtype in sorted(wanted, key=lambda name: UNITS[name]):
+        accumulator = bench.spec.setup.accumulator if dtype == bench.spec.setup.dtype else "param"
+        spec = changes.changed(bench.spec, dtype=dtype, accumulator=accumulator)
+        step = known.get(dtype) or sides(bench, spec, is_dependent)
+        arm, controls = step.apart(_gradient)
+        found.append(Precision(dtype=dtype, unit=step.unit, arm=arm, low=min(controls), high=max(controls)))
+    return found

@@ -1,0 +1,69 @@
+"""measure=ladder: the whole ladder on this run's configuration, as one record of metrics, an answer in words, and a file with all of it."""
+
+import json
+import time
+from collections.abc import Generator
+from pathlib import Path
+
+from accum_sweeps.ladder.audit import Audit, audit
+from accum_sweeps.ladder.bench import Bench
+from accum_sweeps.plan.spec import RunSpec
+from accum_sweeps.record.files import write_text
+from accum_sweeps.record.metrics import LADDER_RUNGS, StepRecord
+from accum_sweeps.training import checkpoint
+
+
+class LadderSession:
+    """A ``subjects.protocol.Session`` that climbs once; ``spec.setup.steps`` is only what its schedule is made for."""
+
+    keeps_own_checkpoints = False
+
+    def __init__(self, spec: RunSpec, path: Path) -> None:
+        self._spec, self._path = spec, path
+        self.position = 0
+
+    def steps(self) -> Generator[StepRecord]:
+        """A sign of life, then the record. Raises UserError where the subject shows no step."""
+        if self.position:
+            return
+        yield StepRecord(step=0)
+        began = time.monotonic()
+        found = audit(Bench(self._spec), _label(self._spec))
+        write_text(self._path, json.dumps(found.to_dict(), indent=1))
+        self.position = 1
+        values = metrics(found) | {"ladder_seconds": time.monotonic() - began}
+        print(f"{found.answer}: " + "; ".join(each.words for each in found.diagnosis.findings) if found.diagnosis else found.remark)
+        yield StepRecord(step=1, values=values, texts={"diagnosis": found.answer, "diagnosis_detail": _detail(found)})
+
+    def save(self, path: Path) -> None:
+        """Whether it is done; of a ladder in between nothing is kept."""
+        checkpoint.save(path, run_id=self._spec.run_id, step=self.position, state={})
+
+    def load(self, path: Path) -> int:
+        """Take back what :meth:`save` wrote."""
+        self.position, _ = checkpoint.load(path, run_id=self._spec.run_id, device=self._spec.setup.device)
+        return self.position
+
+
+def metrics(found: Audit) -> dict[str, float]:
+    """The rungs' figures by the names of ``record.metrics.LADDER_UNITS``; what is not observable is missing."""
+    values = {}
+    for rung, name in zip(found.rungs, LADDER_RUNGS, strict=False):
+        for key, value in ((f"ladder_{name}", rung.value), (f"ladder_{name}_floor", rung.floor)):
+            if value is not None:
+                values[key] = float(value)
+    if found.amplified is not None:
+        values["ladder_gain"] = found.amplified.gain
+    return values | ({"ladder_resolution": found.resolution} if found.resolution is not None else {})
+
+
+def _detail(found: Audit) -> str:
+    if found.diagnosis is not None and found.diagnosis.kind:
+        return found.diagnosis.kind
+    return found.amplified.mechanism if found.amplified is not None else ""
+
+
+def _label(spec: RunSpec) -> str:
+    setup = spec.setup
+    parts = [setup.subject.name, setup.model.name, setup.optimizer.name, *([f"fault={setup.fault}"] if setup.fault != "none" else [])]
+    return " ".join(part for part in parts if part != "none")
