@@ -14,6 +14,8 @@ from accum_sweeps.plan.errors import UserError
 from accum_sweeps.record.sketches import Sketches, TensorSketches, load_sketches
 from accum_sweeps.record.store import RootDir, open_root
 
+MOST_KEPT = 512  # runs: more would fill the memory, and no setup of usual size has as many
+
 
 class Pair(NamedTuple):
     """Two runs, each in one environment; distances are relative to the weights of the second."""
@@ -24,16 +26,19 @@ class Pair(NamedTuple):
     other_env_id: str
 
 
-def distances(root: str | Path, pairs: pd.DataFrame | Iterable[tuple[str, str, str, str]]) -> pd.DataFrame:
+def distances(
+    root: str | Path, pairs: pd.DataFrame | Iterable[tuple[str, str, str, str]], read: "Callable[[str, str], Sketches] | None" = None
+) -> pd.DataFrame:
     """L2 distance of the weights of run pairs at every optimizer step that both were sketched after.
 
     ``pairs`` gives (run_id, env_id, other_run_id, other_env_id), as tuples or as columns of a table such as
     :func:`reference_pairs` makes, whose other columns are kept. One row a pair and step: the pair, step, distance (unit of the
     weights), relative_distance (divided by the other's norm) and is_equal (equal to the last bit; then both distances are
     exactly 0). The estimates have a relative standard deviation of about 1 % (a linear sketch of 4096 numbers). A run
-    without sketches gives no row. Raises UserError if there is no root or a sketch file is damaged.
+    without sketches gives no row. ``read`` is a :func:`reader` of the root. Raises UserError if there is no root or a sketch file is
+    damaged.
     """
-    read = reader(root)
+    read = read or reader(root, tensors=False)
     table = pairs if isinstance(pairs, pd.DataFrame) else pd.DataFrame(list(pairs), columns=list(Pair._fields))
     rows = [
         (*pair, step, *values)
@@ -86,20 +91,26 @@ def tensor_distances(root: str | Path, pairs: Iterable[tuple[str, str, str, str]
 Reader = Callable[[str, str], Sketches]
 
 
-def reader(root: str | Path, done: pd.DataFrame | None = None) -> Reader:
-    """A function from (run_id, env_id) to the sketches of a run of ``root`` that reads each file once.
+def reader(root: str | Path, done: pd.DataFrame | None = None, *, tensors: bool = True) -> Reader:
+    """A function from (run_id, env_id) to the sketches of a run of ``root``, which it keeps for a while.
 
-    ``done``: rows of a results table of runs that are done, whose attempts need not be looked up any more.
+    ``done``: rows of a results table of runs that are done, whose attempts need not be looked up any more. Without ``tensors`` only
+    the sketches of all weights together are read.
     """
     opened = open_root(Path(root).expanduser())
     attempts: dict[tuple[str, str], int] = {}
     if done is not None and "attempt" in done:
         known = done[done["attempt"].notna()]
         attempts = dict(zip(zip(known["run_id"], known["env_id"], strict=True), known["attempt"].astype(int), strict=True))
-    return functools.cache(lambda run_id, env_id: read_sketches(opened, run_id, env_id, attempts.get((run_id, env_id))))
+
+    @functools.lru_cache(maxsize=MOST_KEPT)
+    def read(run_id: str, env_id: str) -> Sketches:
+        return read_sketches(opened, run_id, env_id, attempts.get((run_id, env_id)), tensors=tensors)
+
+    return read
 
 
-def read_sketches(root: RootDir, run_id: str, env_id: str, attempt: int | None = None) -> Sketches:
+def read_sketches(root: RootDir, run_id: str, env_id: str, attempt: int | None = None, *, tensors: bool = True) -> Sketches:
     """The sketches of a run's newest started attempt, which hold those of the attempts it continued; ``attempt`` if it is known.
 
     Raises UserError naming the file if it is damaged.
@@ -110,9 +121,17 @@ def read_sketches(root: RootDir, run_id: str, env_id: str, attempt: int | None =
         attempt = newest.number if newest else 0
     path = run_dir.sketches_path(attempt)
     try:
-        return load_sketches(path)
+        return load_sketches(path, tensors=tensors)
     except (ValueError, KeyError, OSError, EOFError, zipfile.BadZipFile) as error:
         raise UserError(f"{path}: cannot be read as sketches ({error}).\n  Leave the run {run_id} out, or run it again.") from None
+
+
+def last_distance(a: Sketches, b: Sketches) -> float | None:
+    """L2 distance of the weights of two runs, each after its own last optimizer step; None where one has no sketches."""
+    if not (a.by_step and b.by_step):
+        return None
+    (left, _), (right, _) = a.by_step[max(a.by_step)], b.by_step[max(b.by_step)]
+    return float(np.linalg.norm(left - right))
 
 
 def between(a: Sketches, b: Sketches) -> dict[int, tuple[float, float, bool]]:

@@ -8,7 +8,7 @@ import numpy as np
 import pandas as pd
 
 from accum_sweeps.analysis.cells import NONE
-from accum_sweeps.analysis.distances import Pair, distances, reference_pairs
+from accum_sweeps.analysis.distances import Pair, distances, reader, reference_pairs
 from accum_sweeps.analysis.paired import Floats
 from accum_sweeps.record.events import DONE
 from accum_sweeps.record.metrics import EVAL_LOSS, TRAIN_LOSS
@@ -74,10 +74,15 @@ def _losses(runs: pd.DataFrame, points: pd.DataFrame) -> dict[str, tuple[Curve, 
     for column, value in (("control", NONE), ("replicate", 0)):
         usable = usable[usable[column] == value] if column in usable else usable
     keys = usable[["run_id", "env_id", "accum"]].drop_duplicates(["run_id", "env_id"]).astype({"run_id": object, "env_id": object})
-    wanted = points[points["key"].isin(KEYS) & points["run_id"].isin(keys["run_id"])]
-    merged = wanted[["run_id", "env_id", "step", "key", "value"]].astype({"run_id": object, "env_id": object}).merge(keys)
+    merged = points_of(points, keys).merge(keys)
     found = {key: _by_arm(merged[merged["key"] == key], "value", "mean") for key in KEYS}
     return {key: curves for key, curves in found.items() if curves}
+
+
+def points_of(points: pd.DataFrame, runs: pd.DataFrame) -> pd.DataFrame:
+    """What a table of trajectories holds of the losses of ``runs``: run_id, env_id, step, key, value."""
+    wanted = points[points["key"].isin(KEYS) & points["run_id"].isin(runs["run_id"])] if "run_id" in runs else points.iloc[:0]
+    return wanted[["run_id", "env_id", "step", "key", "value"]].astype({"run_id": object, "env_id": object})
 
 
 def _by_arm(table: pd.DataFrame, column: str, middle: str) -> tuple[Curve, ...]:
@@ -106,7 +111,7 @@ def sketch_distances(root: str | Path, results: pd.DataFrame, reference: int | N
     plain = reference_pairs(runs[runs["control"] == NONE], reference)
     twins = _twins(runs)
     pairs = pd.concat([plain[twins.columns], twins], ignore_index=True)
-    return distances(root, pairs)
+    return distances(root, pairs, reader(root, runs, tensors=False))
 
 
 def _twins(runs: pd.DataFrame) -> pd.DataFrame:

@@ -4,19 +4,23 @@ w[s, k] = log(d(run k, run of the reference arm) / d(control of k, its uncontrol
 (from sketches). Tested against 0 by a paired t test over seeds; it gets no components, as it is no response of a single run.
 """
 
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
 
 from accum_sweeps.analysis.cells import KINDS, NONE
-from accum_sweeps.analysis.distances import Reader, final_distances, reader
+from accum_sweeps.analysis.distances import Reader, last_distance, reader
 from accum_sweeps.analysis.paired import PairedShift, holm, paired_shift
 
-UNIT = ["setup_id", "seed", "seed_init", "seed_data", "seed_dropout", "env_id"]  # what two compared runs share
+UNIT = ("seed", "seed_init", "seed_data", "seed_dropout", "env_id")  # what two compared runs of a setup share
+NEEDED = ("setup", "setup_id", "accum", "control", "run_id", *UNIT)
 COLUMNS = ["setup", "setup_id", "reference", "accum", "control", "seeds", "identical", "ratio", "low", "high", "p", "p_holm"]
-PAIR = ["run_id", "env_id", "other_run_id", "other_env_id"]
+Run = Mapping[str, Any]  # what NEEDED says of it
+Logs = Mapping[int, list[float]]  # by accumulation factor w of each seed
 
 
 def weight_ratios(root: str | Path, results: pd.DataFrame, *, reference: int | None = None, control: str | None = None) -> pd.DataFrame:
@@ -27,47 +31,52 @@ def weight_ratios(root: str | Path, results: pd.DataFrame, *, reference: int | N
     is adjusted over the setup's factors. Raises UserError if there is no root or a sketch file is damaged.
     """
     rows: list[dict[str, object]] = []
-    runs = results[(results["status"] == "finished") & (results["replicate"] == 0)].drop_duplicates(["run_id", "env_id"])
-    read = reader(root, runs)
-    for setup_id, found in runs.groupby("setup_id", sort=False, observed=True):
-        kind = control or _usual(found)
-        plain = found[found["control"] == NONE]
-        if kind and len(plain):
-            chosen = int(plain["accum"].min()) if reference is None else reference
-            logs = _logs(root, read, plain, found[found["control"] == kind], chosen)
-            label = {"setup": plain["setup"].iloc[0], "setup_id": setup_id, "reference": chosen, "control": kind}
+    done = results[(results["status"] == "finished") & (results["replicate"] == 0)].drop_duplicates(["run_id", "env_id"])
+    read = reader(root, done, tensors=False)
+    by_setup: dict[str, list[Run]] = {}  # plain rows: thousands of small tables would take longer than the files
+    for run in done[list(NEEDED)].to_dict("records"):
+        by_setup.setdefault(run["setup_id"], []).append({str(name): value for name, value in run.items()})
+    for setup_id, runs in by_setup.items():
+        kind = control or _usual(runs)
+        plain = [run for run in runs if run["control"] == NONE]
+        if kind and plain:
+            chosen = min(int(run["accum"]) for run in plain) if reference is None else reference
+            logs = _logs(read, plain, [run for run in runs if run["control"] == kind], chosen)
+            label = {"setup": plain[0]["setup"], "setup_id": setup_id, "reference": chosen, "control": kind}
             rows += [{**label, **row} for row in _tests(logs)]
     return pd.DataFrame(rows, columns=COLUMNS)
 
 
-def _usual(found: pd.DataFrame) -> str:
+def _usual(runs: Sequence[Run]) -> str:
     """The kind of most controls; of equally many the first of KINDS."""
-    counts = found["control"].value_counts()
-    return max((kind for kind in KINDS if kind in counts.index), key=lambda kind: int(counts[kind]), default="")
+    counts = Counter(run["control"] for run in runs)
+    return max((kind for kind in KINDS if kind in counts), key=lambda kind: counts[kind], default="")
 
 
-def _logs(root: str | Path, read: Reader, plain: pd.DataFrame, controls: pd.DataFrame, reference: int) -> pd.DataFrame:
-    """accum and w of each seed with both distances; w is NaN where one of them is exactly 0."""
-    accumulated = plain[plain["accum"] != reference]
-    base = _distances(root, read, accumulated, plain[plain["accum"] == reference], UNIT)
-    rounding = _distances(root, read, controls, accumulated, [*UNIT, "accum"])
-    both = base.merge(rounding, on=[*UNIT, "accum"], suffixes=("", "_rounding"))
-    usable = (both["distance"] > 0) & (both["distance_rounding"] > 0)
-    ratio = both["distance"].where(usable) / both["distance_rounding"].where(usable)
-    return both[["accum"]].assign(w=np.log(ratio))
+def _logs(read: Reader, plain: Sequence[Run], controls: Sequence[Run], reference: int) -> Logs:
+    """w of each seed with both distances, NaN where one of them is exactly 0."""
+    base = {_unit(run): run for run in plain if run["accum"] == reference}
+    twins = {(_unit(run), run["accum"]): run for run in controls}
+    logs: dict[int, list[float]] = {}
+    for run in plain:
+        unit, k = _unit(run), int(run["accum"])
+        if k != reference and unit in base and (unit, k) in twins:
+            apart, rounding = _distance(read, run, base[unit]), _distance(read, twins[unit, k], run)
+            if apart is not None and rounding is not None:
+                logs.setdefault(k, []).append(float(np.log(apart / rounding)) if apart > 0 and rounding > 0 else np.nan)
+    return logs
 
 
-def _distances(root: str | Path, read: Reader, runs: pd.DataFrame, others: pd.DataFrame, same: list[str]) -> pd.DataFrame:
-    """The distance of each of ``runs`` to the one of ``others`` that has the ``same`` settings: UNIT, accum, distance."""
-    partners = others[[*same, "run_id"]].rename(columns={"run_id": "other_run_id"})
-    pairs = runs[[*UNIT, "accum", "run_id"]].merge(partners, on=same)
-    pairs["other_env_id"] = pairs["env_id"]
-    found = final_distances(root, pairs[PAIR].itertuples(index=False, name=None), read)
-    return pairs.merge(found[[*PAIR, "distance"]].astype({"distance": "float64"}), on=PAIR)[[*UNIT, "accum", "distance"]]
+def _unit(run: Run) -> tuple[object, ...]:
+    return tuple(run[name] for name in UNIT)
 
 
-def _tests(logs: pd.DataFrame) -> Iterator[dict[str, object]]:
-    by_k = {k: logs.loc[logs["accum"] == k, "w"].to_numpy(dtype=np.float64) for k in sorted(set(logs["accum"].tolist()))}
+def _distance(read: Reader, run: Run, other: Run) -> float | None:
+    return last_distance(read(run["run_id"], run["env_id"]), read(other["run_id"], other["env_id"]))
+
+
+def _tests(logs: Logs) -> Iterator[dict[str, object]]:
+    by_k = {k: np.array(logs[k], dtype=np.float64) for k in sorted(logs)}
     shifts: dict[int, PairedShift] = {k: paired_shift(w) for k, w in by_k.items()}
     for (k, shift), p_holm in zip(shifts.items(), holm([shift.p for shift in shifts.values()]), strict=True):
         identical = int(np.isnan(by_k[k]).sum())

@@ -1,8 +1,13 @@
 """Weight sketches and hashes of a run by optimizer step, kept in one small file an attempt."""
 
+import functools
+import io
+import zipfile
+import zlib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -10,6 +15,7 @@ from numpy.typing import NDArray
 from accum_sweeps.record.files import write_atomic
 
 TENSOR_BUCKETS = 512
+FIRST_VERSION = b"\x93NUMPY\x01\x00"  # how a .npy file begins that np.savez writes
 
 
 @dataclass(frozen=True, eq=False)
@@ -65,21 +71,47 @@ def _tensor_arrays(tensors: Mapping[int, TensorSketches]) -> dict[str, NDArray[n
     }
 
 
-def load_sketches(path: Path, until: int | None = None) -> Sketches:
-    """The sketches of ``path`` up to step ``until``; none if the file is missing.
+def load_sketches(path: Path, until: int | None = None, *, tensors: bool = True) -> Sketches:
+    """The sketches of ``path`` up to step ``until``; none if the file is missing. Without ``tensors`` theirs are not read.
 
-    Raises ValueError, KeyError, EOFError or zipfile.BadZipFile if it is damaged.
+    Raises ValueError, KeyError, EOFError, OSError or zipfile.BadZipFile if it is damaged.
     """
     if not path.exists():
         return Sketches()
-    with path.open("rb") as file, np.load(file, allow_pickle=False) as arrays:
-        rows = zip(arrays["steps"].tolist(), arrays["sketches"], arrays["hashes"].tolist(), strict=True)
-        by_step = {step: (sketch, digest) for step, sketch, digest in rows if until is None or step <= until}
-        tensors = _read_tensors(arrays) if "tensor_steps" in arrays else {}
-    return Sketches(by_step, {step: each for step, each in tensors.items() if until is None or step <= until})
+    try:
+        return _load(path, until, tensors)
+    except (RuntimeError, zlib.error) as error:  # a flipped bit may ask for a password, or for a way of packing that is not there
+        raise ValueError(str(error)) from None
 
 
-def _read_tensors(arrays: Mapping[str, NDArray[np.generic]]) -> dict[int, TensorSketches]:
-    names, sizes = tuple(arrays["tensor_names"].tolist()), arrays["tensor_sizes"].astype(np.int64)
-    rows = zip(arrays["tensor_steps"].tolist(), arrays["tensor_sketches"], arrays["tensor_hashes"].tolist(), strict=True)
-    return {step: TensorSketches(names, sizes, sketches.astype(np.float64), tuple(hashes)) for step, sketches, hashes in rows}
+def _load(path: Path, until: int | None, tensors: bool) -> Sketches:
+    with zipfile.ZipFile(path) as archive:
+        columns = (_array(archive, "steps").tolist(), _array(archive, "sketches"), _array(archive, "hashes").tolist())
+        by_step = {step: (sketch, digest) for step, sketch, digest in zip(*columns, strict=True) if until is None or step <= until}
+        by_tensor = _read_tensors(archive) if tensors and "tensor_steps.npy" in archive.namelist() else {}
+    return Sketches(by_step, {step: each for step, each in by_tensor.items() if until is None or step <= until})
+
+
+def _read_tensors(archive: zipfile.ZipFile) -> dict[int, TensorSketches]:
+    names, sizes = tuple(_array(archive, "tensor_names").tolist()), _array(archive, "tensor_sizes").astype(np.int64)
+    columns = (_array(archive, "tensor_steps").tolist(), _array(archive, "tensor_sketches"), _array(archive, "tensor_hashes").tolist())
+    return {step: TensorSketches(names, sizes, rows.astype(np.float64), tuple(hashes)) for step, rows, hashes in zip(*columns, strict=True)}
+
+
+def _array(archive: zipfile.ZipFile, name: str) -> NDArray[Any]:
+    """The array ``name``, read-only. np.load parses each header anew, which a report on thousands of runs has no time for."""
+    data = archive.read(f"{name}.npy")
+    if not data.startswith(FIRST_VERSION):
+        return np.asarray(np.lib.format.read_array(io.BytesIO(data), allow_pickle=False))
+    start = len(FIRST_VERSION) + 2 + int.from_bytes(data[len(FIRST_VERSION) : len(FIRST_VERSION) + 2], "little")
+    shape, is_fortran, dtype = _layout(data[:start])
+    return np.frombuffer(data, dtype, offset=start).reshape(shape, order="F" if is_fortran else "C")
+
+
+@functools.lru_cache(maxsize=256)  # runs of one sweep have equal headers
+def _layout(header: bytes) -> tuple[tuple[int, ...], bool, np.dtype[Any]]:
+    """Shape, order and dtype that the head of an array's file tells. Raises ValueError if it is damaged or holds objects."""
+    shape, is_fortran, dtype = np.lib.format.read_array_header_1_0(io.BytesIO(header[len(FIRST_VERSION) :]))
+    if dtype.hasobject:
+        raise ValueError("an array of objects is not read")
+    return shape, is_fortran, dtype

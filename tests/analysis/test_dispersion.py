@@ -8,6 +8,7 @@ import pandas as pd
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from scipy.integrate import quad
 
 from accum_sweeps.analysis.dispersion import (
     excess_test,
@@ -69,7 +70,7 @@ def test_seeds_with_a_missing_run_or_control_are_left_out() -> None:
     ("runs", "controls", "why_not"),
     [
         (RUNS[:2], CONTROLS[:2], "2 seeds"),
-        (RUNS[:, :1], CONTROLS[:, :1], "1 accumulated arms"),
+        (RUNS[:, :1], CONTROLS[:, :1], "1 accumulated arm, at least"),
         (RUNS, [[1.0, 1.0], [0, 1], [0, 1]], "controls are identical in 1 of 3"),
         ([[1.0, 1.0], [0, 1], [0, 1]], CONTROLS, "accumulated runs are identical in 1 of 3"),
         (np.zeros((3, 2)), np.zeros((3, 2)), "controls are identical in 3 of 3"),
@@ -147,6 +148,13 @@ def test_the_constant_is_that_of_a_simulation() -> None:
         logs = np.log(((z[:, 1:] - z[:, :1]) ** 2).sum(axis=1)) - np.log(2 * (u[:, 1:] ** 2).sum(axis=1))
         error = logs.std() / np.sqrt(len(logs))
         assert abs(logs.mean() - expected_log_ratio(arms)) < 4 * error < 0.03
+    for arms in (2, 3, 15, 500):  # the same integral by another rule
+
+        def integrand(log_t: float, arms: int = arms) -> float:
+            t = np.exp(log_t)
+            return float((1 + 4 * t) ** (-arms / 2) - (1 + 2 * t) ** (-(arms - 1) / 2) * (1 + 2 * (arms + 1) * t) ** -0.5)
+
+        assert expected_log_ratio(arms) == pytest.approx(quad(integrand, -40, 80, limit=200)[0], rel=1e-9)
     assert expected_log_ratio(1) == pytest.approx(0, abs=1e-9), "one difference of two runs against one of two runs"
 
 

@@ -52,6 +52,15 @@ def test_a_line_damaged_by_hand_is_counted_and_left_out(tmp_path: Path) -> None:
     assert attempt.damaged_lines == 4
 
 
+def test_a_line_that_is_two_events_is_damaged(tmp_path: Path) -> None:
+    write(tmp_path / "e")
+    lines = (tmp_path / "e").read_bytes().splitlines()
+    lines[1:3] = [lines[1] + b"," + lines[2]]
+    (tmp_path / "e").write_bytes(b"\n".join([*lines, b""]))
+    attempt = read_attempt(tmp_path / "e", 2)
+    assert ([p.step for p in attempt.points], attempt.damaged_lines) == ([7], 1)
+
+
 @pytest.mark.parametrize("size", [200, 1 << 14])
 def test_the_tail_of_a_long_file_tells_step_and_outcome(tmp_path: Path, size: int) -> None:
     write(tmp_path / "e", steps=1000)
