@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
     from accum_sweeps.analysis.judged import Judged
+    from accum_sweeps.analysis.margin import MarginSource
 
 
 def judge_sweep(sweep: SweepDir, results: "pd.DataFrame", asked: Mapping[str, Any]) -> "Judged":
@@ -33,15 +34,17 @@ def judge_sweep(sweep: SweepDir, results: "pd.DataFrame", asked: Mapping[str, An
     return judge_table(results, judging, earlier=earlier, margin_source=_source(sweep, planned, asked), root=sweep.root.path)
 
 
-def _source(sweep: SweepDir, planned: Mapping[str, Any], asked: Mapping[str, Any]) -> str:
+def _source(sweep: SweepDir, planned: Mapping[str, Any], asked: Mapping[str, Any]) -> "MarginSource":
     """When a margin of the configuration was fixed: only one of the first plan was chosen before its sweep had a result.
 
     The digits are a hash of all that the plan says on judging; whoever wrote them down beforehand can prove that nothing was changed.
     """
+    from accum_sweeps.analysis.margin import MarginSource
+
     if "margin" in asked and asked["margin"] != planned.get("margin"):
-        return "given after the runs, so not fixed in advance"
+        return MarginSource(words="given after the runs, so not fixed in advance", is_late=True)
     first = sweep.revisions()[0]
     was_first = (sweep.read_plan(first).header.get("judging") or {}).get("margin") == planned.get("margin")
     digest = hashlib.sha256(canonical(planned).encode()).hexdigest()[:12]
     where = "in the plan's first revision" if was_first else "in a later revision of the plan, so not in advance of all runs"
-    return f"fixed {where} (judging {digest})"
+    return MarginSource(words=f"fixed {where} (judging {digest})", is_late=not was_first)

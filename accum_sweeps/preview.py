@@ -12,6 +12,7 @@ from accum_sweeps.plan.config import Config
 from accum_sweeps.plan.design import additions
 from accum_sweeps.plan.labels import run_name
 from accum_sweeps.plan.spec import RunSpec
+from accum_sweeps.plan.words import counted
 from accum_sweeps.record.store import RootDir, open_root
 from accum_sweeps.texts import aligned
 
@@ -23,8 +24,9 @@ def preview(config: Config, specs: Sequence[RunSpec], resources: Resources) -> s
     labels = planning.labels_of(specs)
     root = _existing(config.root)
     stands = planning.standing(root, specs) if root else planning.Standing({}, {})
+    size = f"{counted(len(specs), 'run')} in {counted(len(labels), 'setup')}"
     blocks = [
-        f"sweep {config.sweep}: {len(specs)} runs in {len(labels)} setups\nroot  {config.root}" + ("" if root else " (to be made)"),
+        f"sweep {config.sweep}: {size}\nroot  {config.root}" + ("" if root else " (to be made)"),
         _axes(config, specs),
         _design(specs),
         _batches(specs),
@@ -72,11 +74,11 @@ def _time(specs: Sequence[RunSpec], stands: planning.Standing, resources: Resour
         return "to do    nothing"
     timed = [stands.expected_s[spec.run_id] for spec in left if spec.run_id in stands.expected_s]
     if not timed:
-        return f"to do    {len(left)} runs; how long is not known, as no run of these setups was timed here yet"
+        return f"to do    {counted(len(left), 'run')}; how long is not known, as no run of these setups was timed here yet"
     slots = slot_pools([Group.of(left[0].setup)], resources).popitem()[1].count
     guess = sum(timed) / len(timed) * len(left) / min(slots, len(left))
     rest = "" if len(timed) == len(left) else f" ({len(left) - len(timed)} of them taken as long as the others)"
-    return f"to do    {len(left)} runs, about {duration(guess)} on {slots} slots{rest}"
+    return f"to do    {counted(len(left), 'run')}, about {duration(guess)} on {counted(slots, 'slot')}{rest}"
 
 
 def _runs(specs: Sequence[RunSpec], stands: planning.Standing, labels: dict[str, str]) -> str:

@@ -8,6 +8,7 @@ from types import TracebackType
 from typing import Any, Self
 
 from accum_sweeps.plan.tracking import without_password
+from accum_sweeps.plan.words import counted
 from accum_sweeps.record import mlflow_sync
 from accum_sweeps.record.mlflow_sync import Follower, SyncReport
 from accum_sweeps.record.sweep import SweepDir
@@ -97,4 +98,4 @@ def lag_text(sweep: SweepDir, tracking: Mapping[str, Any]) -> str:
     if not behind.runs:
         return "MLflow has everything that is to be there now"
     about = "about " if behind.is_estimate else ""
-    return f"MLflow is behind by {about}{behind.samples} points of {behind.runs} runs; action=sync brings them"
+    return f"MLflow is behind by {about}{counted(behind.samples, 'point')} of {counted(behind.runs, 'run')}; action=sync brings them"

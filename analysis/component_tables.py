@@ -1,6 +1,9 @@
 """Components of variance of every setup of a results table: how much of the spread is the seed's, how much is accumulation's."""
 
+import math
+from collections.abc import Hashable, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -16,7 +19,9 @@ from accum_sweeps.analysis.components import (
 )
 from accum_sweeps.analysis.mean_squares import one_way
 from accum_sweeps.analysis.verdict import in_unit
+from accum_sweeps.analysis.words import aligned, percent
 from accum_sweeps.plan.judging import RESPONSE
+from accum_sweeps.plan.words import counted
 
 COLUMNS = ["setup", "setup_id", "response", "unit", "method", "component", "estimate", "raw", "low", "high", "sd", "share"]
 
@@ -60,6 +65,17 @@ class SetupComponents:
             rows += [self._row("data seed", self.nested.data, both), self._row("init seed in data seed", self.nested.init, both)]
         return pd.DataFrame(rows, columns=COLUMNS)
 
+    def __str__(self) -> str:
+        """For a terminal: what was found, a line a component, as standard deviations with 95 % intervals; or why there is nothing."""
+        if self.found is None:
+            return f"{self.setup}: no components of variance of {self.response}: {self.why_not}"
+        repeated, equal = self.reruns
+        reruns = f"; reruns identical in {equal} of {counted(repeated, 'cell')}" if repeated else ""
+        head = f"{self.setup}: components of variance of {self.response} ({self.found.method}{reruns})"
+        frame = self.to_frame()
+        rows = [_in_words(row) for row in frame[frame["unit"] != "1"].to_dict("records")]
+        return "\n".join([head, *aligned([("", f"SD ({self.unit})", "95 % interval", "share"), *rows])])
+
     def _row(self, name: str, part: Component | Ratio, total: float) -> dict[str, object]:
         is_variance = isinstance(part, Component)
         return {
@@ -85,7 +101,7 @@ def parts(found: SeedComponents) -> list[tuple[str, Component | Ratio]]:
 
 
 class ComponentTables(tuple[SetupComponents, ...]):
-    """The components of a table's setups, in its order."""
+    """The components of a table's setups, in its order; printed, a small table for each."""
 
     __slots__ = ()
 
@@ -93,6 +109,17 @@ class ComponentTables(tuple[SetupComponents, ...]):
         """All setups' rows."""
         frames = [each.to_frame() for each in self]
         return pd.concat([frame for frame in frames if len(frame)] or [pd.DataFrame(columns=COLUMNS)], ignore_index=True)
+
+    def __str__(self) -> str:
+        return "\n\n".join(map(str, self))
+
+
+def _in_words(row: Mapping[Hashable, Any]) -> tuple[str, ...]:
+    """A component's name, SD, limits of the SD and share."""
+    low, high = (math.sqrt(max(row[end], 0.0)) if row[end] == row[end] else math.nan for end in ("low", "high"))
+    limits = "" if math.isnan(low) else f"[{low:.3g}, {'unbounded' if math.isinf(high) else f'{high:.3g}'}]"
+    share = "" if math.isnan(row["share"]) else percent(row["share"], 1.0)
+    return str(row["component"]), f"{row['sd']:.3g}", limits, share
 
 
 def components(results: pd.DataFrame, *, response: str = RESPONSE) -> ComponentTables:

@@ -22,6 +22,7 @@ from accum_sweeps.analysis.mean_squares import (
 )
 from accum_sweeps.analysis.mls import LEVEL, Interval, Terms, linear_interval, quotient_interval, ratio_interval, variance_interval
 from accum_sweeps.plan.judging import ALPHA
+from accum_sweeps.plan.words import counted
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -90,7 +91,8 @@ def seed_components(y: ArrayLike, seed: ArrayLike, k: ArrayLike, level: float = 
     finite = np.isfinite(values)
     values, seeds, factors = values[finite], group_codes(np.asarray(seed)[finite]), group_codes(np.asarray(k)[finite])
     if not len(values) or seeds.max() < 1 or factors.max() < 1:
-        raise ValueError(f"{len(np.unique(seeds))} seeds and {len(np.unique(factors))} factors have a finite value: two of each are needed")
+        there = f"{counted(len(np.unique(seeds)), 'seed')} and {counted(len(np.unique(factors)), 'factor')}"
+        raise ValueError(f"{there} have a finite value: two of each are needed")
     shape = (int(seeds.max()) + 1, int(factors.max()) + 1)
     arms = np.bincount(np.unique(np.stack([seeds, factors]), axis=1)[0], minlength=shape[0])
     if (arms > 1).sum() < 2:

@@ -10,15 +10,18 @@ import pandas as pd
 
 from accum_sweeps.analysis.judged import Judged, judge_table
 from accum_sweeps.analysis.load import DamagedRunWarning, load, sweeps_at, trajectories
+from accum_sweeps.analysis.margin import MarginSource
 from accum_sweeps.analysis.mlflow_source import is_uri
 from accum_sweeps.analysis.one_step import is_one_step
 from accum_sweeps.analysis.summary import of_newest_plan
 from accum_sweeps.analysis.tidy import TableWarning
 from accum_sweeps.plan.errors import UserError
 from accum_sweeps.plan.judging import Judging, read_judging
+from accum_sweeps.plan.words import counted
 from accum_sweeps.record.sweep import SweepDir
 
-GIVEN = "given with the command: whether before the runs is not known"  # where a margin comes from
+# Where a margin comes from.
+GIVEN = MarginSource(words="given with the command: whether before the runs is not known", is_late=True)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -77,7 +80,7 @@ def _read(source: str, columns: Mapping[str, Any]) -> tuple[pd.DataFrame, list[s
             warnings.warn_explicit(each.message, each.category, each.filename, each.lineno)
     steps = is_one_step(results) if "measure" in results else pd.Series(False, index=results.index)
     if steps.any():
-        told.append(f"{int(steps.sum())} runs of a single optimizer step have no response to judge; action=report shows them")
+        told.append(f"no response to judge in {counted(int(steps.sum()), 'run')} of a single optimizer step, which action=report shows")
     return results[~steps], told
 
 

@@ -10,12 +10,13 @@ import pandas as pd
 
 from accum_sweeps.analysis.cells import NO_VALUE, Cells
 from accum_sweeps.analysis.component_tables import ComponentTables, of_cells
-from accum_sweeps.analysis.margin import Margin, absolute_margin
+from accum_sweeps.analysis.margin import Margin, MarginSource, absolute_margin
 from accum_sweeps.analysis.verdict import Verdict, Verdicts, verdict
 from accum_sweeps.analysis.weight_ratios import COLUMNS, weight_ratios
 from accum_sweeps.analysis.words import listed
 from accum_sweeps.plan.errors import UserError
 from accum_sweeps.plan.judging import Judging
+from accum_sweeps.plan.words import be, counted
 from accum_sweeps.record.events import DONE
 
 RESPONSES = ("eval_loss_final", "train_loss_area")  # judged in every sweep; perplexity is the loss's exponential, so it has its verdict
@@ -48,7 +49,7 @@ def judge_table(
     judging: Judging,
     *,
     earlier: pd.DataFrame | None = None,
-    margin_source: str = "",
+    margin_source: MarginSource | None = None,
     root: Path | None = None,
     seed: int = 0,
 ) -> Judged:
@@ -97,12 +98,12 @@ def _has_values(results: pd.DataFrame, name: str) -> bool:
     return name in results and pd.api.types.is_numeric_dtype(results[name].dtype) and bool(results[name].notna().any())
 
 
-def _given(judging: Judging, response: str, source: str) -> Margin | None:
+def _given(judging: Judging, response: str, source: MarginSource | None) -> Margin | None:
     value = judging.margins.get(response)
     if value is None:
         return None
     margin = absolute_margin(value)
-    return Margin(value=margin.value, source=source) if source else margin
+    return Margin(value=margin.value, source=source.words, is_late=source.is_late) if source else margin
 
 
 def _left_out(results: pd.DataFrame, verdicts: Sequence[Verdict]) -> list[str]:
@@ -118,9 +119,9 @@ def _of_setup(cells: Cells, each: Verdict) -> list[str]:
     found = []
     missing = int((cells.outcome == NO_VALUE).sum())
     if missing:
-        found.append(f"{missing} finished runs without a finite {each.response}")
+        found.append(f"{counted(missing, 'finished run')} without a finite {each.response}")
     if cells.mixed:
-        found.append(f"seeds {listed(cells.mixed[:MOST])} were run in several environments; only the one with most arms is compared")
+        found.append(f"{_were_run(cells.mixed)} in several environments; only the one with most arms is compared")
     repeated, equal = cells.replicates.reruns()
     finished = int((cells.outcome == "finished").sum())
     if repeated and repeated < finished and equal < repeated:
@@ -130,5 +131,11 @@ def _of_setup(cells: Cells, each: Verdict) -> list[str]:
         found.append(f"{listed(unused)} controls are not mixed with those of kind {each.control}, so they are not used")
     gaps = np.isin(cells.outcome, DONE).sum() < cells.outcome.size
     if gaps:
-        found.append(f"{int((~cells.complete).sum())} of {len(cells.seeds)} seeds are incomplete; a shift rests on those with both runs")
+        some = int((~cells.complete).sum())
+        seeds = counted(len(cells.seeds), "seed")
+        found.append(f"{some} of {seeds} {be(some)} incomplete; a shift rests on those with both runs")
     return found
+
+
+def _were_run(seeds: Sequence[str]) -> str:
+    return f"seed {seeds[0]} was run" if len(seeds) == 1 else f"seeds {listed(seeds[:MOST])} were run"

@@ -22,6 +22,7 @@ from accum_sweeps.analysis.table_files import check_kind, columns_in, read_table
 from accum_sweeps.analysis.tidy import TableWarning, tidy
 from accum_sweeps.analysis.trajectories import SCHEMA
 from accum_sweeps.plan.errors import UserError, one_of
+from accum_sweeps.plan.words import be, counted
 from accum_sweeps.record.store import open_root
 from accum_sweeps.record.sweep import SweepDir, open_sweep, sweep_names
 
@@ -120,7 +121,7 @@ def _of_experiment(uri: str, experiment: str | None, roles: Roles, sweep: str | 
         return _tidied(make_source(experiment_frame(runs), where, name, labels=labels, ids=ids), roles, sweep)
     others = sum(not run.is_own and not run.is_sweep for run in runs)
     if others:
-        _tell([f"{where}: {others} runs are not of this program's sweeps, left out"])
+        _tell([f"{where}: {counted(others, 'run')} {be(others)} not of this program's sweeps, left out"])
     return _checked(_only(own_results(own), sweep, where), roles, where)
 
 

@@ -10,6 +10,7 @@ from scipy.special import chdtri
 from accum_sweeps.analysis.equivalence import MARGIN_IN_SD
 from accum_sweeps.analysis.paired import LEVEL, Floats, sd_of
 from accum_sweeps.plan.errors import UserError
+from accum_sweeps.plan.words import counted
 
 MIN_SEEDS = 5  # of the sweep's own reference arm
 
@@ -18,17 +19,27 @@ MIN_SEEDS = 5  # of the sweep's own reference arm
 class Margin:
     """``value`` in the response's unit, None where there is no margin; ``source`` says in words where it comes from, or why not.
 
-    ``seeds_missing`` is the number of further seeds with which the source would give one.
+    ``seeds_missing`` is the number of further seeds with which the source would give one. ``is_late``: somebody gave the value, and it
+    is not known to have been fixed before all the runs that it judges.
     """
 
     value: float | None
     source: str
     seeds_missing: int = 0
+    is_late: bool = False
 
     @property
     def sd_unit(self) -> float:
         """The standard deviation that the margin is MARGIN_IN_SD of, in the response's unit; NaN without a margin."""
         return np.nan if self.value is None else self.value / MARGIN_IN_SD
+
+
+@dataclass(frozen=True, kw_only=True)
+class MarginSource:
+    """Where a given margin was fixed, in ``words``, and whether that may have been after runs that it judges."""
+
+    words: str
+    is_late: bool
 
 
 def sd_lower_limit(y: ArrayLike, level: float = LEVEL) -> float:
@@ -42,7 +53,7 @@ def absolute_margin(value: float) -> Margin:
     """A margin that somebody gives. Raises UserError unless it is above 0 and finite."""
     if not 0 < value < np.inf:
         raise UserError(f"margin={value!r}: must be above 0 and finite, in the response's unit")
-    return Margin(value=float(value), source="given, not known to be fixed before the runs")
+    return Margin(value=float(value), source="given, not known to be fixed before the runs", is_late=True)
 
 
 def margin_of_earlier_sweep(y: ArrayLike, earlier_seeds: Iterable[object], seeds: Iterable[object]) -> Margin:
@@ -69,7 +80,8 @@ def margin_of_reference_arm(y: ArrayLike) -> Margin:
 def _from_sd(y: ArrayLike, arm: str, needed: int) -> Margin:
     seeds = len(_finite(y))
     if seeds < needed:
-        return Margin(value=None, source=f"no margin: {seeds} finished runs in {arm}, {needed} are needed", seeds_missing=needed - seeds)
+        source = f"no margin: {counted(seeds, 'finished run')} in {arm}, {needed} are needed"
+        return Margin(value=None, source=source, seeds_missing=needed - seeds)
     limit = sd_lower_limit(y)
     if limit == 0:
         return Margin(value=None, source=f"no margin: all runs of {arm} are equal")

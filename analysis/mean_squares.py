@@ -10,6 +10,8 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from scipy.special import fdtrc
 
+from accum_sweeps.plan.words import counted
+
 Floats = NDArray[np.float64]
 
 
@@ -67,7 +69,8 @@ def one_way(y: ArrayLike, group: ArrayLike) -> OneWay:
     values, codes = shifted(y), group_codes(group)
     sizes = np.bincount(codes)
     if len(sizes) < 2 or len(values) == len(sizes):
-        raise ValueError(f"{len(values)} values in {len(sizes)} groups: a one-way layout needs two groups, and one of them with two values")
+        there = f"{counted(len(values), 'value')} in {counted(len(sizes), 'group')}"
+        raise ValueError(f"{there}: a one-way layout needs two groups, and one of them with two values")
     ordered = values[np.argsort(codes, kind="stable")]
     parts = np.split(ordered, np.cumsum(sizes)[:-1])
     means = np.array([np.mean(part) for part in parts])

@@ -1,11 +1,11 @@
 """The table of a sweep's single optimizer steps (measure=one_step), as plain text: by setup, accumulation factor and control."""
 
 import textwrap
-from collections.abc import Sequence
 
 import pandas as pd
 
 from accum_sweeps.analysis.summary import WIDTH
+from accum_sweeps.analysis.words import aligned
 
 _COLUMNS = {  # column of the results table, without _final -> heading
     "forward_difference": "outputs",
@@ -49,7 +49,7 @@ def _block(label: str, rows: pd.DataFrame, columns: dict[str, str]) -> str:
     cells = [("k", "control", *columns.values())]
     for (accum, control), values in zip(means.index, means.to_numpy(), strict=True):
         cells.append((str(accum), str(control), *map(_shown, columns, map(float, values))))
-    return "\n".join([*textwrap.wrap(label, WIDTH), *_aligned(cells)])
+    return "\n".join([*textwrap.wrap(label, WIDTH), *aligned(cells)])
 
 
 def _shown(name: str, value: float) -> str:
@@ -58,8 +58,3 @@ def _shown(name: str, value: float) -> str:
     if name.removesuffix("_final") in _SHARES:
         return f"{value:.1%}"
     return f"{value:.3g}"
-
-
-def _aligned(rows: Sequence[Sequence[str]]) -> list[str]:
-    widths = [max(len(row[place]) for row in rows) for place in range(len(rows[0]))]
-    return ["  " + "  ".join(cell.rjust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]

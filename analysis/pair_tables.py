@@ -12,6 +12,7 @@ import pandas as pd
 from accum_sweeps.analysis.compare_cells import matched, planned_pairs, with_distances
 from accum_sweeps.analysis.distances import Pair, tensor_distances
 from accum_sweeps.plan.pairs import pair_name
+from accum_sweeps.plan.words import counted
 from accum_sweeps.record.files import write_text
 
 PAIRS, TENSORS = "pairs.csv", "pair_tensors.csv"
@@ -77,7 +78,7 @@ def _block(name: str, pairs: pd.DataFrame, missing: int) -> str:
         widths = [max(len(row[place]) for row in (_HEAD, *rows)) for place in range(len(_HEAD) - 1)]
         lines += [line for row in (_HEAD, *rows) for line in _lines(row, widths)]
     if missing:
-        lines.append(f"  not finished, or done in different environments: {missing} more pairs of runs")
+        lines.append(f"  not finished, or done in different environments: {counted(missing, 'more pair')} of runs")
     return "\n".join(lines)
 
 

@@ -18,6 +18,7 @@ from accum_sweeps.analysis.report_setups import MOST_DETAILED, detailed, overvie
 from accum_sweeps.analysis.report_tables import as_sequence, failures, setup_rows
 from accum_sweeps.analysis.series import sketch_distances
 from accum_sweeps.plan.errors import UserError
+from accum_sweeps.plan.words import be, counted
 from accum_sweeps.record.files import write_text
 from accum_sweeps.record.sweep import SweepDir
 
@@ -61,7 +62,7 @@ def render_report(judged: Judged, *, facts: Mapping[str, Any], curves: pd.DataFr
     older = facts.get("older_setups", 0)
     left_out = [
         *judged.left_out,
-        *([f"{older} setups of earlier plans of this sweep are in the results table and not judged here"] if older else []),
+        *([f"{counted(older, 'setup')} of earlier plans {be(older)} in the results table and not judged here"] if older else []),
     ]
     environment = jinja2.Environment(autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True, lstrip_blocks=True)
     return environment.from_string(_read("report.html.j2")).render(

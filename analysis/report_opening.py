@@ -7,11 +7,12 @@ from collections.abc import Sequence
 import pandas as pd
 
 from accum_sweeps.analysis.comparison import Arm
-from accum_sweeps.analysis.figures.style import short
 from accum_sweeps.analysis.judged import Judged
+from accum_sweeps.analysis.labels import told_apart
 from accum_sweeps.analysis.verdict import Verdict
 from accum_sweeps.analysis.words import decimals, interval, listed, rounded_up, signed
 from accum_sweeps.plan.judging import ALPHA
+from accum_sweeps.plan.words import be, counted
 from accum_sweeps.record.events import DONE
 
 LEADS = {  # the first that occurs makes the first sentence; {where} is "2 of 5 setups" or a name
@@ -30,6 +31,7 @@ REST = {  # of the other setups
     "not_assessable": "not assessable",
 }
 MOST_NAMED = 3
+LONGEST_NAME = 80
 
 
 def setup_names(verdicts: Sequence[Verdict]) -> list[str]:
@@ -38,9 +40,9 @@ def setup_names(verdicts: Sequence[Verdict]) -> list[str]:
     return [f"{each.setup} ({each.setup_id})" if shared[each.setup] > 1 else each.setup for each in verdicts]
 
 
-def brief(name: str) -> str:
-    """A setup's name where there is little room."""
-    return short(name, 80)
+def brief_names(verdicts: Sequence[Verdict]) -> list[str]:
+    """:func:`setup_names` where there is little room."""
+    return told_apart(setup_names(verdicts), LONGEST_NAME)
 
 
 def standing(results: pd.DataFrame) -> str:
@@ -54,7 +56,7 @@ def standing(results: pd.DataFrame) -> str:
         what = "This sweep is unfinished"
     else:
         what = "This sweep was cancelled" if counts["cancelled"] else "Not every run came to an end"
-    return f"{what}: {done} of {total} runs are done, {rest}. All that follows is of the runs done so far and can change."
+    return f"{what}: {done} of {counted(total, 'run')} {be(done)} done, {rest}. All that follows is of the runs done so far and can change."
 
 
 def opening(judged: Judged) -> tuple[str, str]:
@@ -68,12 +70,12 @@ def opening(judged: Judged) -> tuple[str, str]:
 def _first(verdicts: Sequence[Verdict], response: str) -> str:
     counts = Counter(each.code for each in verdicts)
     lead = next(code for code in LEADS if counts[code])
-    names = [brief(name) for name, each in zip(setup_names(verdicts), verdicts, strict=True) if each.code == lead]
+    names = [name for name, each in zip(brief_names(verdicts), verdicts, strict=True) if each.code == lead]
     where = names[0] if len(verdicts) == 1 else f"{counts[lead]} of {len(verdicts)} setups"
     if lead == "effect" and 1 < len(verdicts) and len(names) <= MOST_NAMED:
         where += f" ({'; '.join(names)})"
     words = LEADS[lead].format(response=response, where=where)
-    rest = [f"{counts[code]} {'is' if counts[code] == 1 else 'are'} {REST[code]}" for code in REST if code != lead and counts[code]]
+    rest = [f"{counts[code]} {be(counts[code])} {REST[code]}" for code in REST if code != lead and counts[code]]
     others = "the other" if len(verdicts) == counts[lead] + 1 else "of the others"
     if others == "the other":
         rest = [f"is {words_of}" for code, words_of in REST.items() if code != lead and counts[code]]
@@ -84,11 +86,12 @@ def _others(judged: Judged) -> list[str]:
     """Effects on the other responses: a reader who stops here must not miss them."""
     found = {name: sum(each.code == "effect" for each in verdicts) for name, verdicts in judged.verdicts.items()}
     found.pop(judged.judging.response)
-    return [f"on {name} an effect is detected" + ("" if len(judged.opening) == 1 else f" in {n} setups") for name, n in found.items() if n]
+    where = {name: "" if len(judged.opening) == 1 else f" in {counted(number, 'setup')}" for name, number in found.items() if number}
+    return [f"on {name} an effect is detected{words}" for name, words in where.items()]
 
 
 def _second(verdicts: Sequence[Verdict]) -> list[str]:
-    names = {id(each): brief(name) for each, name in zip(verdicts, setup_names(verdicts), strict=True)}
+    names = {id(each): name for each, name in zip(verdicts, brief_names(verdicts), strict=True)}
     effects = [each for each in verdicts if each.code == "effect"]
     judged = [each for each in verdicts if each.code != "not_assessable"]
     if not judged:
@@ -96,12 +99,19 @@ def _second(verdicts: Sequence[Verdict]) -> list[str]:
         more = f", and {len(reasons) - MOST_NAMED} more" if len(reasons) > MOST_NAMED else ""
         return [f"The reason: {'; '.join(reasons[:MOST_NAMED])}{more}"]
     parts = [_largest_effect(effects, names, len(verdicts)) if effects else _largest_possible(judged, names, len(verdicts))]
+    parts += _late_margins(judged)
     parts += _advice([each for each in verdicts if each.code == "inconclusive"])
     unassessed = [each for each in judged if each.decision and not each.decision.rounding_is_assessed]
     if unassessed:
         where = "" if len(verdicts) == 1 else f" in {len(unassessed)} of {len(verdicts)} setups"
         parts.append(f"rounding is not assessed{where}, for want of usable controls")
     return [*parts, *_beyond_rounding(judged, len(verdicts)), *_one_sided(judged, names, len(verdicts))]
+
+
+def _late_margins(judged: Sequence[Verdict]) -> list[str]:
+    """A margin that may have been chosen after a look at the runs decides nothing that others would have to believe."""
+    sources = dict.fromkeys(each.margin.source for each in judged if each.margin.is_late)
+    return [f"the margin was {source}" for source in sources]
 
 
 def _beyond_rounding(judged: Sequence[Verdict], setups: int) -> list[str]:
@@ -147,7 +157,7 @@ def _largest_effect(effects: Sequence[Verdict], names: dict[int, str], setups: i
 def _diverged(arm: Arm, each: Verdict, where: str) -> str:
     counts = arm.divergence
     alone = f"{counts.only_arm} at k={arm.accum} alone and {counts.only_reference} at k={each.reference} alone"
-    return f"of {counts.pairs} seeds{where}, {alone} diverged"
+    return f"of {counted(counts.pairs, 'seed')}{where}, {alone} diverged"
 
 
 def _widest(effects: Sequence[Verdict], names: dict[int, str], setups: int) -> str:

@@ -9,9 +9,10 @@ from matplotlib.figure import Figure
 from accum_sweeps.analysis import figures
 from accum_sweeps.analysis.component_tables import SetupComponents
 from accum_sweeps.analysis.judged import Judged
-from accum_sweeps.analysis.report_opening import brief, setup_names
+from accum_sweeps.analysis.labels import told_apart
+from accum_sweeps.analysis.report_opening import brief_names, setup_names
 from accum_sweeps.analysis.report_tables import Table, setup_tables, verdict_words
-from accum_sweeps.analysis.series import SetupCurves, setup_curves
+from accum_sweeps.analysis.series import SetupCurves, points_of, setup_curves
 from accum_sweeps.analysis.verdict import Verdict
 from accum_sweeps.analysis.words import listed
 
@@ -50,11 +51,13 @@ def detailed(judged: Judged) -> list[str]:
 
 def sections(judged: Judged, points: pd.DataFrame | None, apart: pd.DataFrame | None) -> list[Section]:
     """The setups of :func:`detailed`, in that order; ``points`` and ``apart`` as for :func:`accum_sweeps.analysis.series.setup_curves`."""
-    names = setup_names(judged.opening)
+    names, briefly = setup_names(judged.opening), brief_names(judged.opening)
     components = judged.components[judged.judging.response]
     places = {each.setup_id: place for place, each in enumerate(judged.opening)}
+    shown = detailed(judged)
+    points = None if points is None else points_of(points, judged.results[judged.results["setup_id"].isin(shown)])
     found = []
-    for number, setup_id in enumerate(detailed(judged), start=1):
+    for number, setup_id in enumerate(shown, start=1):
         place = places[setup_id]
         each = judged.opening[place]
         curves = setup_curves(judged.results, setup_id, points, apart)
@@ -63,7 +66,7 @@ def sections(judged: Judged, points: pd.DataFrame | None, apart: pd.DataFrame | 
             Section(
                 anchor=f"setup-{number}",
                 name=names[place],
-                brief=brief(names[place]),
+                brief=briefly[place],
                 code=each.code,
                 verdict=verdict_words(each),
                 sentence=each.sentence.removeprefix(f"{verdict_words(each)}: "),
@@ -127,9 +130,10 @@ def _missing(each: Verdict, components: SetupComponents, curves: SetupCurves) ->
 
 def overviews(judged: Judged) -> Sequence[Picture]:
     """All setups at a glance, so many to a picture as can be read; none where there is but one."""
-    verdicts, names = judged.opening, setup_names(judged.opening)
+    verdicts = judged.opening
     if len(verdicts) < 2:
         return []
+    names = told_apart(setup_names(verdicts), figures.LONGEST_NAME)
     size = figures.ROWS_A_PICTURE
     parts = [(verdicts[start : start + size], names[start : start + size]) for start in range(0, len(verdicts), size)]
     return [

@@ -13,6 +13,7 @@ from accum_sweeps.analysis.report_opening import bound, setup_names, sigma_bound
 from accum_sweeps.analysis.sentences import WORDS, headline
 from accum_sweeps.analysis.verdict import Verdict
 from accum_sweeps.analysis.words import decimals, interval, percent, plain, rounded_up, signed
+from accum_sweeps.plan.words import be, counted
 
 GAP = "-"
 SMALLEST_P = 1e-4
@@ -164,7 +165,9 @@ def _spread(each: Verdict) -> Table:
     statistics, decision = each.statistics, each.decision
     assert statistics is not None and decision is not None
     path = statistics.path
-    source = f"from {path.df} pairs of a run and its control" if path.from_controls else "from the seed:k residuals, for want of controls"
+    source = "from the seed:k residuals, for want of controls"
+    if path.from_controls:
+        source = f"from {counted(path.df, 'pair')} of a run and its control"
     rows = (
         ("lambda", *_ratio(statistics.dispersion), p_text(decision.dispersion_p) if _is_made(statistics.dispersion) else ""),
         ("excess", *_ratio(statistics.excess), ""),
@@ -213,7 +216,7 @@ def _components(frame: pd.DataFrame, components: SetupComponents) -> Table:
             (str(row["component"]), number(row["sd"]), share, number(row["estimate"]), number(row["raw"]), limits(row["low"], row["high"]))
         )
     repeated, equal = components.reruns
-    reruns = f"; reruns identical in {equal} of {repeated} cells" if repeated else ""
+    reruns = f"; reruns identical in {equal} of {counted(repeated, 'cell')}" if repeated else ""
     head = (
         "component",
         f"SD ({components.unit})",
@@ -249,7 +252,8 @@ def failures(results: pd.DataFrame, most: int = 20) -> Table | None:
     label = "cell" if "cell" in words else "setup"
     groups = words.groupby(["status", "error"], sort=False)[label].agg(["size", "first"]).reset_index()
     rows = [(str(r["status"]), str(r["size"]), str(r["first"]), str(r["error"])) for r in groups.head(most).to_dict("records")]
-    more = f" ({len(groups) - most} further reasons are in the results table)" if len(groups) > most else ""
+    left = len(groups) - most
+    more = f" ({counted(left, 'further reason')} {be(left)} in the results table)" if left > 0 else ""
     head = ("status", "runs", "first of them", "reason")
     return Table(caption=f"Runs without an outcome{more}", head=head, rows=tuple(rows), words=(0, 2, 3))
 

@@ -7,9 +7,10 @@ from accum_sweeps.analysis.comparison import Arm, Comparison
 from accum_sweeps.analysis.dispersion import Dispersion
 from accum_sweeps.analysis.margin import Margin
 from accum_sweeps.analysis.rules import EXCESS_LIMIT, LAMBDA_LIMIT, Decision, Statistics
+from accum_sweeps.analysis.words import MOST_ARMS, decimals, interval, listed, rounded_up, signed
 from accum_sweeps.analysis.words import arms as arms_in_words
-from accum_sweeps.analysis.words import decimals, interval, listed, rounded_up, signed
 from accum_sweeps.plan.judging import ALPHA
+from accum_sweeps.plan.words import counted
 
 WORDS = {
     "not_assessable": "not assessable",
@@ -55,7 +56,8 @@ def sentence(compared: Comparison, statistics: Statistics, decision: Decision, c
     if incomplete:
         parts.append(f"incomplete seeds: {incomplete} of {len(cells.seeds)}")
     if cells.mixed:
-        parts.append(f"arms of seed {listed(cells.mixed)} were run in several environments, only those of one are compared")
+        seeds = f"seed{'s' if len(cells.mixed) > 1 else ''} {listed(cells.mixed)}"
+        parts.append(f"arms of {seeds} were run in several environments, only those of one are compared")
     if not decision.rounding_is_assessed:
         parts.append(f"rounding not assessed ({_why_not(statistics)})")
     return f"{headline(decision)}: {'; '.join(parts)}"
@@ -73,7 +75,7 @@ def _shifts(compared: Comparison, unit: str) -> list[str]:
     rest = [arm for arm in compared.arms if not arm.is_detected and not arm.shift.is_exactly_zero]
     parts = []
     if found:
-        parts.append(f"shift against k={compared.reference} at " + ", ".join(_shift(arm, unit) for arm in found))
+        parts.append(f"shift against k={compared.reference} at {_found(found, unit)}")
     if same:
         pairs = sorted({arm.shift.pairs for arm in same})
         seeds = f"all {pairs[0]} pairs" if len(pairs) == 1 else "all pairs"
@@ -82,6 +84,13 @@ def _shifts(compared: Comparison, unit: str) -> list[str]:
         parts.append(f"no shift detected at {arms_in_words(arm.accum for arm in rest)}")
         parts += _excluded(rest, unit)
     return parts
+
+
+def _found(found: list[Arm], unit: str) -> str:
+    if len(found) <= MOST_ARMS:
+        return ", ".join(_shift(arm, unit) for arm in found)
+    largest = max(found, key=lambda arm: abs(arm.shift.mean))
+    return f"{len(found)} arms, the largest at {_shift(largest, unit)}"
 
 
 def _shift(arm: Arm, unit: str) -> str:
@@ -152,7 +161,7 @@ def _divergence(compared: Comparison, seeds: int) -> list[str]:
     counts = {compared.reference: compared.diverged} | {arm.accum: arm.diverged for arm in compared.arms}
     if not any(counts.values()):
         return []
-    words = [f"diverged of {seeds} seeds: " + ", ".join(f"{number} at k={k}" for k, number in sorted(counts.items()))]
+    words = [f"diverged of {counted(seeds, 'seed')}: {_numbers(counts, compared.reference)}"]
     found = [arm for arm in compared.arms if arm.divergence_p_holm <= ALPHA]
     alone = [arm for arm in compared.arms if arm.divergence.only_arm or arm.divergence.only_reference]
     if found:
@@ -163,3 +172,13 @@ def _divergence(compared: Comparison, seeds: int) -> list[str]:
             "no equivalence, and too few to be tested"
         )
     return words
+
+
+def _numbers(counts: dict[int, int], reference: int) -> str:
+    """How many diverged at each k; of very many arms at the reference arm and at the worst of the others."""
+    if len(counts) <= MOST_ARMS:
+        return ", ".join(f"{number} at k={k}" for k, number in sorted(counts.items()))
+    others = {k: number for k, number in counts.items() if k != reference}
+    worst = max(sorted(others), key=lambda k: others[k])
+    some = sum(number > 0 for number in others.values())
+    return f"{counts[reference]} at k={reference}, some in {some} of the {len(others)} other arms, most at k={worst} ({others[worst]})"

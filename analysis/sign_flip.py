@@ -6,6 +6,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from accum_sweeps.analysis.paired import Floats
 from accum_sweeps.plan.errors import UserError
+from accum_sweeps.plan.words import counted
 
 EXACT_UP_TO = 16  # pairs: 2^15 sums
 DRAWS = 9_999
@@ -31,7 +32,7 @@ def sign_flip_p(
     if is_exact:
         return float(np.mean(_as_extreme(_all_signs(pairs), values)))
     if generator is None:
-        raise ValueError(f"{pairs} pairs: a generator is needed beyond {EXACT_UP_TO}")
+        raise ValueError(f"{counted(pairs, 'pair')}: a generator is needed beyond {EXACT_UP_TO}")
     drawn = _signs(generator.integers(0, 2, size=(draws, pairs)))
     return float((1 + np.sum(_as_extreme(drawn, values))) / (1 + draws))
 
@@ -40,7 +41,7 @@ def _refuse_if_powerless(pairs: int, smallest: float, allowed: float) -> None:
     if smallest > allowed:
         needed = int(np.ceil(1 - np.log2(allowed)))
         raise UserError(
-            f"sign-flip test of {pairs} pairs: its smallest p value {smallest:.2g} is above alpha / family = {allowed:.2g}, "
+            f"sign-flip test of {counted(pairs, 'pair')}: its smallest p value {smallest:.2g} is above alpha / family = {allowed:.2g}, "
             f"so it can never reject; use the paired t test, or at least {needed} seeds"
         )
 

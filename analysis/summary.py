@@ -3,7 +3,7 @@
 import math
 import textwrap
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 
 import pandas as pd
 
@@ -12,7 +12,8 @@ from accum_sweeps.analysis.component_tables import SetupComponents
 from accum_sweeps.analysis.judged import Judged
 from accum_sweeps.analysis.sentences import WORDS, headline
 from accum_sweeps.analysis.verdict import PERPLEXITY, Verdict, Verdicts
-from accum_sweeps.analysis.words import decimals, interval, percent, plain, signed
+from accum_sweeps.analysis.words import MOST_ARMS, aligned, decimals, interval, percent, plain, signed
+from accum_sweeps.plan.words import be, counted
 
 WIDTH = 100
 
@@ -30,7 +31,7 @@ def render(judged: Judged, older: int = 0) -> str:
     names = [f"{each.setup} ({each.setup_id})" if shared[each.setup] > 1 else each.setup for each in verdicts]
     components = judged.components[judged.judging.response]
     blocks = [_block(name, each, parts, judged) for name, each, parts in zip(names, verdicts, components, strict=True)]
-    last = [f"{older} setups of earlier plans of this sweep are in the results table and not shown here."] if older else []
+    last = [f"{counted(older, 'setup')} of earlier plans {be(older)} in the results table and not shown here."] if older else []
     return "\n\n".join([_legend(verdicts), *blocks, *last])
 
 
@@ -57,7 +58,7 @@ def _legend(verdicts: Verdicts) -> str:
 def _block(name: str, each: Verdict, components: SetupComponents, judged: Judged) -> str:
     lines = textwrap.wrap(name, WIDTH) or [""]
     if each.compared is not None:
-        lines += _table([_HEAD, *_rows(each.compared, each.unit)])
+        lines += aligned([_HEAD, *_rows(each.compared, each.unit)])
     words, rest = in_two(each)
     lines += textwrap.wrap(f"-> {words}", WIDTH, initial_indent="  ", subsequent_indent="     ")
     for words in (rest, *_others(each, judged), *_weights(each, judged), *_components(components)):
@@ -83,7 +84,9 @@ def _weights(each: Verdict, judged: Judged) -> Iterator[str]:
     """How far the final weights are from the reference arm's, in units of what rounding alone does."""
     rows = judged.weights[(judged.weights["setup_id"] == each.setup_id) & (judged.weights["seeds"] > 1)]
     if len(rows):
-        words = [f"{row.ratio:.2g} [{row.low:.2g}, {row.high:.2g}] at k={row.accum}" for row in rows.itertuples()]
+        shown = rows if len(rows) <= MOST_ARMS else rows.nlargest(1, "ratio")
+        words = [f"{row.ratio:.2g} [{row.low:.2g}, {row.high:.2g}] at k={row.accum}" for row in shown.itertuples()]
+        words += [f"the largest of {len(rows)} arms"] if len(shown) < len(rows) else []
         yield f"distance of final weights in units of that of {rows['control'].iloc[0]} controls: {', '.join(words)}"
 
 
@@ -94,7 +97,7 @@ def _components(components: SetupComponents) -> Iterator[str]:
     whole = found.parts_sum
     words = [f"seed {percent(found.seed.estimate, whole)}", f"seed:k {percent(found.seed_k.estimate, whole)}"]
     if repeated == equal:
-        words += [f"reruns identical in {equal} of {repeated} cells"] if repeated else []
+        words += [f"reruns identical in {equal} of {counted(repeated, 'cell')}"] if repeated else []
     elif found.rerun is not None:
         words.append(f"rerun {percent(found.rerun.estimate, whole)}")
     yield f"variance ({found.method}): {', '.join(words)}"
@@ -127,8 +130,3 @@ def _arm(arm: Arm, places: int) -> tuple[str, ...]:
 
 def _count(arm: Arm | Comparison) -> str:
     return f"{arm.finished} + {arm.diverged} diverged" if arm.diverged else str(arm.finished)
-
-
-def _table(rows: Sequence[Sequence[str]]) -> list[str]:
-    widths = [max(len(row[place]) for row in rows) for place in range(len(_HEAD))]
-    return ["  " + "  ".join(cell.rjust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]

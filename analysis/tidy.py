@@ -18,6 +18,7 @@ from accum_sweeps.analysis.verdict import PERPLEXITY
 from accum_sweeps.analysis.words import listed
 from accum_sweeps.plan.errors import UserError, one_of
 from accum_sweeps.plan.spec import CONTROLS
+from accum_sweeps.plan.words import counted
 
 OWN = ("run_id", "setup", "setup_id", "accum", "seed", "control", "replicate", "status")
 ALL_ROWS = "all rows"  # the setup_id of a table whose setups are not told apart: the same in an earlier table
@@ -200,8 +201,7 @@ def _response(source: Source, name: str, statuses: "pd.Series[str]", notes: list
         )
     without = np.isnan(found) & (statuses == "finished").to_numpy()
     if without.any():
-        runs = "1 finished run" if without.sum() == 1 else f"{int(without.sum())} finished runs"
-        notes.append(f"{runs} without a finite {name} ({_which(source, without)})")
+        notes.append(f"{counted(int(without.sum()), 'finished run')} without a finite {name} ({_which(source, without)})")
     return found
 
 

@@ -1,7 +1,9 @@
 """Numbers and lists as a person reads them: as many digits as the uncertainty allows, not more."""
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+
+MOST_ARMS = 8  # that a sentence lists
 
 
 def decimals(uncertainty: float, significant: int = 2) -> int:
@@ -50,8 +52,9 @@ def listed(words: Iterable[object]) -> str:
 
 
 def arms(accum: Iterable[int]) -> str:
-    """``k=2, 4 and 8``."""
-    return f"k={listed(accum)}"
+    """``k=2, 4 and 8``; of very many their number and the largest: ``49 arms (up to k=50)``."""
+    every = list(accum)
+    return f"{len(every)} arms (up to k={max(every)})" if len(every) > MOST_ARMS else f"k={listed(every)}"
 
 
 def percent(part: float, total: float) -> str:
@@ -60,3 +63,9 @@ def percent(part: float, total: float) -> str:
         return "?"
     share = 100 * part / total
     return f"{share:.2g} %" if share < 99.5 else f"{share:.0f} %"
+
+
+def aligned(rows: Sequence[Sequence[str]]) -> list[str]:
+    """Lines whose columns are flush right, indented by two."""
+    widths = [max(len(row[place]) for row in rows) for place in range(len(rows[0]))]
+    return ["  " + "  ".join(cell.rjust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]

@@ -3,6 +3,7 @@
 import json
 from pathlib import Path
 
+from accum_sweeps.plan.words import counted
 from accum_sweeps.record.store import DamagedRunError, RunDir
 
 
@@ -33,7 +34,7 @@ def _damage(run_dir: RunDir) -> str:
     except OSError as error:
         return f"{path}: {error.strerror}"
     lines = sum(attempt.damaged_lines for attempt in attempts.values())
-    return f"{path}: {lines} lines of its events cannot be read" if lines else ""
+    return f"{path}: {counted(lines, 'line')} of its events cannot be read" if lines else ""
 
 
 def _damage_at_a_glance(path: Path) -> str:

@@ -6,6 +6,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, TextIO
 
 from accum_sweeps.jobs.board import Board, Running
+from accum_sweeps.plan.words import counted
 from accum_sweeps.record.events import DONE
 
 if TYPE_CHECKING:
@@ -95,7 +96,7 @@ def table(board: Board) -> "Table":
         drawn.add_row(Text(label), *(str(counter.get(status, "")) for status in shown))
     if len(rows) > MOST_ROWS:
         rest = [sum(counter.get(status, 0) for _, counter in rows[MOST_ROWS:]) for status in shown]
-        drawn.add_row(f"{len(rows) - MOST_ROWS} more setups", *map(str, rest))
+        drawn.add_row(counted(len(rows) - MOST_ROWS, "more setup"), *map(str, rest))
     return drawn
 
 
@@ -105,7 +106,8 @@ def summary(board: Board) -> str:
     done = sum(counts.get(status, 0) for status in DONE)
     others = [f"{counts[status]} {status}" for status in ("diverged", "running", "failed", "lost") if counts.get(status)]
     left = board.remaining_s() if done < len(board.status) else None
-    return ", ".join([f"{done} of {len(board.status)} runs done", *others]) + (f"; about {duration(left)} left" if left is not None else "")
+    runs = counted(len(board.status), "run")
+    return ", ".join([f"{done} of {runs} done", *others]) + (f"; about {duration(left)} left" if left is not None else "")
 
 
 def running_lines(board: Board) -> list[str]:

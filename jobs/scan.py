@@ -10,6 +10,7 @@ from accum_sweeps.jobs.board import Board
 from accum_sweeps.jobs.choice import finished_in
 from accum_sweeps.jobs.damage import set_aside, set_aside_if_damaged
 from accum_sweeps.jobs.order import Group, WorkOrder, groups
+from accum_sweeps.plan.words import be, counted
 from accum_sweeps.record.events import DONE
 from accum_sweeps.record.state import RunState, file_system_now, run_state
 from accum_sweeps.record.store import RootDir
@@ -90,10 +91,12 @@ class Scan:
         elsewhere = [run.run_id for run in self.groups[group] if self._was_only_elsewhere(run.run_id, event["env_id"])]
         if not elsewhere or self.reuse == "any":
             return False
+        runs = counted(len(elsewhere), "run")
         if self.reuse == "warn":
-            self.board.note(f"{len(elsewhere)} runs are taken from another environment than this one, {event['env_id']} (reuse=warn)")
+            self.board.note(f"{runs} {be(len(elsewhere))} taken from another environment than this one, {event['env_id']} (reuse=warn)")
             return False
-        self.board.note(f"{len(elsewhere)} runs were done in another environment than this one, {event['env_id']}, and are done again here")
+        were = "was" if len(elsewhere) == 1 else "were"
+        self.board.note(f"{runs} {were} done in another environment than this one, {event['env_id']}: done again here")
         for run_id in elsewhere:
             if self.board.status[run_id] in DONE:
                 self.board.status[run_id] = "planned"

@@ -14,6 +14,7 @@ from pathlib import Path
 
 from accum_sweeps.jobs.resources import Resources
 from accum_sweeps.plan.errors import ConfigError, UserError
+from accum_sweeps.plan.words import counted
 
 
 @dataclass(frozen=True)
@@ -77,7 +78,7 @@ def _cores(slots: object, threads: int) -> _Found:
             raise ConfigError("launcher.slots", list(slots), f"core {unknown[0]} is not usable here; usable: {', '.join(cores)}")
         cores, slots = slots, "auto"
     width = min(threads, len(cores))  # more threads than cores still run, on all of them
-    return "core", cores, width, *_count(slots, len(cores) // width, f"{len(cores)} cores, {threads} threads a run")
+    return "core", cores, width, *_count(slots, len(cores) // width, f"{counted(len(cores), 'core')}, {counted(threads, 'thread')} a run")
 
 
 def _count(slots: object, most: int, why: str) -> tuple[int, str]:

@@ -22,6 +22,7 @@ from accum_sweeps.jobs.heartbeat import STOPPING, Stop, handle_stopping
 from accum_sweeps.jobs.journal import Journal, JournalReader, tail
 from accum_sweeps.jobs.order import WorkOrder
 from accum_sweeps.jobs.worker import ENDS, WorkEnd, disk_full, work
+from accum_sweeps.plan.words import counted
 from accum_sweeps.record.events import now_ms
 from accum_sweeps.record.store import RootDir, open_root
 from accum_sweeps.record.sweep import open_sweep
@@ -94,7 +95,7 @@ def supervise(order: WorkOrder) -> WorkEnd:
     journal.write("left", kind=state.end.kind, message=state.end.message)
     journal.close()
     if state.failed and state.end.kind != "stopped":
-        raise RunsFailedError(f"{len(state.failed)} runs failed: {', '.join(sorted(state.failed))}")
+        raise RunsFailedError(f"{counted(len(state.failed), 'run')} failed: {', '.join(sorted(state.failed))}")
     return state.end
 
 

@@ -19,6 +19,7 @@ from accum_sweeps.jobs.journal import Journal
 from accum_sweeps.jobs.order import WorkOrder, groups
 from accum_sweeps.jobs.slots import Slot
 from accum_sweeps.plan.errors import UserError
+from accum_sweeps.plan.words import counted
 from accum_sweeps.record.events import DONE, read_tail
 from accum_sweeps.record.files import is_disk_full
 from accum_sweeps.record.store import open_root
@@ -142,7 +143,7 @@ class _Worker:
         if self.holds_slot:
             self.slot.release()
             self.holds_slot = False
-            self.journal.write("waiting", reason=f"{runs} runs left, all taken by other workers")
+            self.journal.write("waiting", reason=f"{counted(runs, 'run')} left, all taken by other workers")
         self._pause(seconds)
         self.clock.ask()
 

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from accum_sweeps.plan.words import counted
 from accum_sweeps.record.state import RunState
 from accum_sweeps.record.store import DamagedRunError, History, RootDir
 
@@ -89,5 +90,5 @@ def _read(root: RootDir, run_id: str, env_id: str) -> Child:
     except (DamagedRunError, OSError) as error:
         return Child(run_id=run_id, env_id=env_id, history=History({}), damage=str(error))
     lines = sum(attempt.damaged_lines for attempt in history.attempts.values())
-    damage = f"{run_dir.path}: {lines} lines of its events cannot be read" if lines else ""
+    damage = f"{run_dir.path}: {counted(lines, 'line')} of its events cannot be read" if lines else ""
     return Child(run_id=run_id, env_id=env_id, history=history, damage=damage)

@@ -8,7 +8,8 @@ from matplotlib.figure import Figure
 
 from accum_sweeps.analysis.comparison import Arm
 from accum_sweeps.analysis.figures.scale import ShiftScale, both_ways, finite_largest, is_far, shade_margin, shift_scale, spread_log
-from accum_sweeps.analysis.figures.style import MUTED, ZONE, Look, Margins, figure, legend, looks, short, styled
+from accum_sweeps.analysis.figures.style import MUTED, ZONE, Look, Margins, figure, legend, looks, styled
+from accum_sweeps.analysis.labels import short
 from accum_sweeps.analysis.verdict import Verdict
 
 ROWS_A_PICTURE = 40

@@ -5,7 +5,8 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from accum_sweeps.analysis.figures.scale import ShiftScale, both_ways, finite_largest, is_far, shade_margin, shift_scale, spread_log
-from accum_sweeps.analysis.figures.style import LEGEND_IN, Look, Margins, figure, legend, looks, short, styled
+from accum_sweeps.analysis.figures.style import LEGEND_IN, Look, Margins, figure, legend, looks, styled
+from accum_sweeps.analysis.labels import short
 from accum_sweeps.analysis.paired import paired_differences
 from accum_sweeps.analysis.verdict import Verdict
 

@@ -29,7 +29,6 @@ SHADES = 16
 INK, MUTED, GRID, ZONE, BAND = "#20242a", "#5d6670", "#dfe3e8", "#e4eaf1", "#c9ced5"
 MARKERS = ("o", "s", "^", "D", "v", "P", "X", "*")
 DASHES: tuple[Any, ...] = ("-", (0, (5, 2)), (0, (1.5, 1.5)), (0, (6, 2, 1.5, 2)))
-LONGEST_LABEL = 64
 
 
 def _shades(low: float, high: float) -> tuple[str, ...]:
@@ -51,6 +50,7 @@ STYLE: dict[Any, Any] = {
     "axes.titlesize": 10,
     "axes.titleweight": "bold",
     "axes.titlelocation": "left",
+    "axes.titley": 1.0,  # where it is put by default anyway, but without measuring every label of the axes first
     "axes.labelsize": 9,
     "xtick.labelsize": 8.5,
     "ytick.labelsize": 8.5,
@@ -142,13 +142,6 @@ def legend(drawn: Figure, axes: Axes) -> None:
     if handles:
         place = ((WIDTH_IN - LEGEND_IN + 0.1) / WIDTH_IN, 1.0)
         drawn.legend(handles, labels, loc="upper left", bbox_to_anchor=place, handlelength=2.4, borderaxespad=0.3)
-
-
-def short(text: str, most: int = LONGEST_LABEL) -> str:
-    """``text`` on one line, cut in its middle where it is too long for a picture."""
-    text = " ".join(text.split())
-    keep = (most - 3) // 2
-    return text if len(text) <= most else f"{text[:keep]}...{text[-keep:]}"
 
 
 def plain_log(axis: Any) -> None:

@@ -96,7 +96,7 @@ def test_the_text_gives_counts_and_means_by_setup(sweep: SweepDir) -> None:
         "accum=4 against accum=2",
         "  pairs  equal  relative distance  sum of norms  eval loss  setup",
         "      2      1             0.0195          1.75      +0.02  lm fp32 lr=0.001",
-        "  not finished, or done in different environments: 1 more pairs of runs",
+        "  not finished, or done in different environments: 1 more pair of runs",
     ]
     assert max(map(len, text.splitlines())) <= 100
 

@@ -61,8 +61,8 @@ def test_a_perplexity_has_the_components_of_its_logarithm() -> None:
 @pytest.mark.parametrize(
     ("values", "words"),
     [
-        ({1: [1.0, 2.0], 2: ["failed", "failed"]}, "2 seeds and 1 factors have a finite value: two of each are needed"),
-        ({1: [1.0], 2: [2.0]}, "1 seeds and 2 factors"),
+        ({1: [1.0, 2.0], 2: ["failed", "failed"]}, "2 seeds and 1 factor have a finite value: two of each are needed"),
+        ({1: [1.0], 2: [2.0]}, "1 seed and 2 factors"),
         ({1: ["diverged"] * 3, 2: ["diverged"] * 3}, "0 seeds and 0 factors"),
     ],
 )
@@ -90,3 +90,19 @@ def test_nested_initial_weights_split_the_variance_over_seeds() -> None:
 def test_two_setups_keep_the_order_of_the_table() -> None:
     frame = components(pd.concat([table(Y, setup="z"), table(Y, setup="a")])).to_frame()
     assert frame["setup"].unique().tolist() == ["z", "a"]
+
+
+def test_printed_components_are_a_table_of_standard_deviations() -> None:
+    found = components(pd.concat([table(Y, setup="a"), table({1: [1.0], 2: [2.0]}, setup="b")]))
+    first, *rows, blank, last = str(found).splitlines()
+    assert first == "a: components of variance of eval_loss_final (closed forms)" and blank == ""
+    assert rows[0].split() == ["SD", "(nats)", "95", "%", "interval", "share"]
+    assert [row.split()[0] for row in rows[1:]] == ["seed", "seed:k", "total"]
+    record = found[0].to_frame().iloc[0]
+    assert rows[1].split()[1] == f"{record['sd']:.3g}" and f"[{record['low'] ** 0.5:.3g}, {record['high'] ** 0.5:.3g}]" in rows[1]
+    assert last.startswith("b: no components of variance of eval_loss_final: 1 seed and 2 factors")
+
+
+def test_printed_components_say_how_many_reruns_were_equal() -> None:
+    again = pd.concat([table(Y, replicate=0), table({1: Y[1][:1]}, replicate=1)])
+    assert "reruns identical in 1 of 1 cell)" in str(only(again)).splitlines()[0]

@@ -316,7 +316,7 @@ def test_an_unbalanced_table_of_that_size_takes_less_than_a_second_with_its_inte
 
 
 def test_too_little_data_is_refused_by_name() -> None:
-    with pytest.raises(ValueError, match="1 seeds and 2 factors have a finite value"):
+    with pytest.raises(ValueError, match="1 seed and 2 factors have a finite value"):
         seed_components([1.0, 2.0, np.nan, np.inf], [1, 1, 2, 2], [1, 2, 1, 2])
     with pytest.raises(ValueError, match="0 seeds"):
         seed_components([np.nan], [1], [1])

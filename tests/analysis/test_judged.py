@@ -9,6 +9,7 @@ import pytest
 
 from accum_sweeps.analysis.judged import Judged, judge_table
 from accum_sweeps.analysis.load import load
+from accum_sweeps.analysis.margin import MarginSource
 from accum_sweeps.plan.errors import UserError
 from accum_sweeps.plan.judging import Judging
 from tests.analysis.roots import ENV, table
@@ -38,7 +39,8 @@ def test_the_opening_response_comes_first_and_those_of_every_sweep_follow() -> N
 
 
 def test_a_margin_belongs_to_its_response_and_the_others_take_that_of_the_reference_arm() -> None:
-    found = judge_table(runs(), Judging(margins={"eval_loss_final": 0.25}), margin_source="fixed in the plan")
+    source = MarginSource(words="fixed in the plan", is_late=False)
+    found = judge_table(runs(), Judging(margins={"eval_loss_final": 0.25}), margin_source=source)
     loss, area = (verdicts[0].margin for verdicts in found.verdicts.values())
     assert (loss.value, loss.source) == (0.25, "fixed in the plan")
     assert area.value is not None and area.source.endswith("SD of the reference arm (6 seeds)")
@@ -57,7 +59,7 @@ def test_scale_of_the_response_changes_no_code() -> None:
             lambda f: f.assign(eval_loss_final=f["eval_loss_final"].mask(f["seed"] == 0)),
             "lm: 3 finished runs without a finite eval_loss_final",
         ),
-        (lambda f: f.assign(status=f["status"].mask(f["seed"] == 0, "failed")), "lm: 1 of 6 seeds are incomplete"),
+        (lambda f: f.assign(status=f["status"].mask(f["seed"] == 0, "failed")), "lm: 1 of 6 seeds is incomplete"),
         (
             lambda f: pd.concat([f, f.query("seed < 2").assign(replicate=1, eval_loss_final=2.5)]),
             "lm: reruns of 6 of 18 cells count for the components; the paired tests use each cell's first run",
@@ -68,7 +70,7 @@ def test_scale_of_the_response_changes_no_code() -> None:
         ),
         (
             lambda f: f.assign(env_id=np.where((f["accum"] == 4) & (f["seed"] == 3), "b", "a")),
-            "lm: seeds 3 were run in several environments; only the one with most arms is compared",
+            "lm: seed 3 was run in several environments; only the one with most arms is compared",
         ),
     ],
 )

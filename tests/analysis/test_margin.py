@@ -52,7 +52,7 @@ def test_an_earlier_sweep_must_have_other_seeds() -> None:
 
 @pytest.mark.parametrize("value", [0.0, -1.0, np.inf, np.nan])
 def test_a_fixed_margin_is_above_zero(value: float) -> None:
-    assert absolute_margin(0.25) == Margin(value=0.25, source="given, not known to be fixed before the runs")
+    assert absolute_margin(0.25) == Margin(value=0.25, source="given, not known to be fixed before the runs", is_late=True)
     assert absolute_margin(0.25).sd_unit == 0.5
     with pytest.raises(UserError, match=r"margin=.*: must be above 0"):
         absolute_margin(value)

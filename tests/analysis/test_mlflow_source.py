@@ -296,7 +296,7 @@ def test_strangers_in_the_projects_own_experiment_are_left_out_and_told(tmp_path
     found = client.get_experiment_by_name(EXPERIMENT)
     assert found is not None
     client.create_run(found.experiment_id)
-    with pytest.warns(TableWarning, match="experiment exp: 1 runs are not of this program's sweeps, left out"):
+    with pytest.warns(TableWarning, match="experiment exp: 1 run is not of this program's sweeps, left out"):
         assert len(load(sweep.uri)) == len(sweep.specs)
     with pytest.raises(UserError, match=r"sweep='grids' in experiment exp.*did you mean grid"), pytest.warns(TableWarning):
         load(sweep.uri, sweep="grids")

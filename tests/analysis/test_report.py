@@ -11,6 +11,8 @@ import pytest
 from markupsafe import escape
 
 from accum_sweeps.analysis import report_methods
+from accum_sweeps.analysis.judged import judge_table
+from accum_sweeps.analysis.margin import MarginSource
 from accum_sweeps.analysis.rates import TRUTHS, stored_rates
 from accum_sweeps.analysis.report import render_report, write_report
 from accum_sweeps.analysis.report_facts import environment_rows, sweep_facts
@@ -20,6 +22,7 @@ from accum_sweeps.analysis.report_tables import failures, p_text, setup_rows
 from accum_sweeps.analysis.rules import LAMBDA_LIMIT
 from accum_sweeps.analysis.summary import render
 from accum_sweeps.judging import judge_sweep
+from accum_sweeps.plan.judging import Judging
 from accum_sweeps.record.sweep import SweepDir
 from accum_sweeps.reporting import Report, report
 from tests.analysis.judgings import ARMS, AWKWARD, Page, drawn, judged, several, with_controls
@@ -160,9 +163,9 @@ def test_an_empty_table_has_a_page() -> None:
     ("statuses", "words"),
     [
         (["finished", "diverged"], None),
-        (["finished", "running", "planned", "planned"], "This sweep is unfinished: 1 of 4 runs are done, 2 planned, 1 running."),
-        (["finished", "cancelled"], "This sweep was cancelled: 1 of 2 runs are done, 1 cancelled."),
-        (["finished", "failed", "lost"], "Not every run came to an end: 1 of 3 runs are done, 1 failed, 1 lost."),
+        (["finished", "running", "planned", "planned"], "This sweep is unfinished: 1 of 4 runs is done, 2 planned, 1 running."),
+        (["finished", "cancelled"], "This sweep was cancelled: 1 of 2 runs is done, 1 cancelled."),
+        (["finished", "failed", "lost"], "Not every run came to an end: 1 of 3 runs is done, 1 failed, 1 lost."),
     ],
 )
 def test_what_is_missing_stands_at_the_very_top(statuses: list[str], words: str | None) -> None:
@@ -262,7 +265,7 @@ def test_runs_without_an_outcome_are_told_with_their_reasons() -> None:
 
 def test_setups_of_earlier_plans_and_what_was_not_used_are_told() -> None:
     text = page(table({1: [2.0, float("nan"), 2.1, 2.2], 2: [2.0, 2.1, 2.2, 2.3]}), older_setups=3).text
-    assert "3 setups of earlier plans" in text and "1 finished runs without a finite eval_loss_final" in text
+    assert "3 setups of earlier plans are" in text and "1 finished run without a finite eval_loss_final" in text
     assert "Nothing: every run counts." in page(table(drawn(4))).text
 
 
@@ -301,7 +304,7 @@ def test_an_unfinished_sweep_has_a_page_that_says_so(tmp_path: Path) -> None:
     finish(sweep.root, specs[0], 2.0)
     start(sweep.root, specs[1], [3.0])
     shown = report_page(report(sweep, {}))
-    assert re.match(r".*?This sweep is unfinished: 1 of 6 runs are done, 4 planned, 1 running\.", shown.text)
+    assert re.match(r".*?This sweep is unfinished: 1 of 6 runs is done, 4 planned, 1 running\.", shown.text)
 
 
 def test_a_damaged_environment_is_passed_over(tmp_path: Path) -> None:
@@ -321,6 +324,54 @@ def test_the_environment_names_what_numbers_depend_on() -> None:
     results = table(drawn(3)).assign(threads=1, deterministic=True, device="cpu")
     rows = dict(environment_rows({"command": "python x", "source": "t.csv", "older_setups": 0}, results))
     assert rows == {"command": "python x", "read from": "t.csv", "device": "cpu", "threads a run": "1", "deterministic algorithms": "True"}
+
+
+MANY = [2**n for n in range(12)]
+LATE = MarginSource(words="given after the runs, so not fixed in advance", is_late=True)
+EARLY = MarginSource(words="fixed in the plan's first revision", is_late=False)
+
+
+@pytest.mark.parametrize(("source", "words"), [(LATE, LATE.words), (None, "given, not known to be fixed before the runs"), (EARLY, "")])
+def test_a_margin_that_may_be_chosen_after_the_runs_is_told_where_the_report_opens(source: MarginSource | None, words: str) -> None:
+    found = judge_table(table(drawn(8)), Judging(margins={"eval_loss_final": 0.01}), margin_source=source)
+    html = render_report(found, facts={}, curves=None, distances=None)
+    head = Page(html[: html.index("<nav>")] + "</header></body></html>").text
+    assert ("the margin was" in head) == bool(words) and words in head
+
+
+def test_a_command_that_gives_a_margin_after_the_runs_says_so_in_the_opening(tmp_path: Path) -> None:
+    sweep = sweep_of(tmp_path)
+    late = report_page(report(sweep, {"margin": 0.5})).text
+    assert "; the margin was given after the runs, so not fixed in advance" in late[: late.index("All setups")]
+
+
+def test_setups_whose_long_labels_differ_in_the_middle_are_told_apart_everywhere() -> None:
+    names = [f"clip-clip_vit_b32 adam fp32 eps=1e-08 padding={each} accumulation=plain global_batch=16 steps=2 lr=0.001" for each in "ab"]
+    html = render_report(judged(several({name: drawn(5) for name in names})), facts={}, curves=None, distances=None)
+    links = re.findall(r'<a href="#setup-\d">(.*?)</a>', html[html.index("<nav>") : html.index("</nav>")])
+    assert links == ["padding=a", "padding=b"]
+    picture = html[html.index("<svg") : html.index("</svg>")]
+    assert "padding=a" in picture and "padding=b" in picture
+
+
+def test_a_sentence_on_very_many_arms_says_how_many_and_names_the_largest() -> None:
+    [calm] = judged(with_controls(table(drawn(9, MANY)))).opening
+    assert f"at {len(MANY) - 1} arms (up to k={max(MANY)})" in calm.sentence and "k=2, 4" not in calm.sentence
+    moved = {k: [value + 0.001 * k for value in values] for k, values in drawn(8, MANY, noise=1e-5).items()}  # type: ignore[operator]
+    [found] = judged(table(moved)).opening
+    assert f"at {len(MANY) - 1} arms, the largest at k={max(MANY)} (+2.0" in found.sentence and "k=4 " not in found.sentence
+    one_sided = {k: ["diverged" if k > 2 and seed < 1 + k // 512 else 2.0 + seed for seed in range(8)] for k in MANY}
+    [diverged] = judged(table(one_sided)).opening
+    assert "diverged of 8 seeds: 0 at k=1, some in 10 of the 11 other arms, most at k=2048 (5)" in diverged.sentence
+    [empty] = judged(table({k: [2.0] * 5 if k == 1 else ["failed"] * 5 for k in MANY})).opening
+    assert "no finished run in 8 more arms" in empty.sentence and "k=32" not in empty.sentence
+
+
+def test_one_run_is_not_told_as_several() -> None:
+    environments = [{"env_id": "e", "runs": "1"}, {"env_id": "f", "runs": "2"}]
+    text = page(table({1: [2.0], 2: [2.0]}), older_setups=1, environments=environments).text
+    assert "1 run in environment e" in text and "2 runs in environment f" in text and "1 setup of earlier plans is" in text
+    assert not re.findall(r"\b(?<![.,\d])1 (?:more |further |finished )?(?:runs|setups|seeds|pairs|cells|arms|values)\b", text)
 
 
 def test_judging_with_a_fixed_margin_names_its_source() -> None:

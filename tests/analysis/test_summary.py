@@ -75,7 +75,7 @@ def test_setups_of_earlier_plans_are_counted_and_not_shown() -> None:
     kept = table({1: [2.0]}, setup="kept", sweep="s", revision=1)
     new = table({2: [2.0]}, setup="kept", sweep="s", revision=2)
     text = render(pd.concat([new, kept, old]))
-    assert "1 setups of earlier plans" in text and "old\n" not in text
+    assert "1 setup of earlier plans is in the results table" in text and "old\n" not in text
     assert re.search(r"^  1 +1 ", text, re.MULTILINE) and re.search(r"^  2 +1 ", text, re.MULTILINE)
     assert "earlier plans" not in render(pd.concat([new, kept]))
 

@@ -235,7 +235,7 @@ def test_controls_in_the_table_are_not_taken_for_missing() -> None:
     frame = pd.concat([arms(k2=0.0).assign(control="none"), arms(k2=0.5).assign(control="regroup")])
     found = judged(frame)
     assert found.code == "equivalent"
-    assert found.sentence.endswith("rounding not assessed (1 accumulated arms, at least 2 are needed (K >= 3))")
+    assert found.sentence.endswith("rounding not assessed (1 accumulated arm, at least 2 are needed (K >= 3))")
 
 
 def test_controls_of_one_setup_are_not_those_of_another() -> None:

@@ -49,10 +49,10 @@ def test_a_run_with_two_ranks_takes_two_slots(
 @pytest.mark.parametrize(
     ("cores", "threads", "slots", "words"),
     [
-        (1, 1, "auto", r"ranks=2: takes 2 slots, each 1 core; here is 1 \(1 cores, 1 threads a run\)"),
+        (1, 1, "auto", r"ranks=2: takes 2 slots, each 1 core; here is 1 \(1 core, 1 thread a run\)"),
         (3, 2, "auto", r"ranks=2: takes 2 slots, each 2 cores; here is 1 \(3 cores, 2 threads a run\)"),
         (4, 1, 1, r"ranks=2: takes 2 slots, each 1 core; here is 1 \(launcher\.slots=1\)"),
-        (4, 1, [3], r"ranks=2: takes 2 slots, each 1 core; here is 1 \(1 cores, 1 threads a run\)"),
+        (4, 1, [3], r"ranks=2: takes 2 slots, each 1 core; here is 1 \(1 core, 1 thread a run\)"),
     ],
 )
 def test_two_ranks_are_refused_with_the_numbers_where_there_is_one_slot(

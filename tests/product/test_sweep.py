@@ -127,7 +127,7 @@ def test_cancelled_from_elsewhere_it_stops_and_the_same_command_takes_that_back(
 def test_a_plan_writes_nothing_and_counts_what_is_done(tmp_path: Path, done: Place) -> None:
     fresh = Place(tmp_path / "fresh")
     output = fresh.type(*SMALL, "action=plan")
-    assert "6 runs in 1 setups" in output and "how long is not known" in output
+    assert "6 runs in 1 setup\n" in output and "how long is not known" in output
     assert [path.name for path in fresh.folder.iterdir()] == ["tmp"]
     output = done.type(*SMALL, "axes={seed:{range:5}}", "action=plan")
     assert "6 finished, 4 planned" in output and "6 done in environment" in output and "to do    4 runs, about" in output
