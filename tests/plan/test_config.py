@@ -236,7 +236,7 @@ def test_reference_is_an_arm_of_the_grid() -> None:
         (["+extras=1"], "extras=1: there is no such key; must be one of accum"),
         (
             ["+grid=nothing"],
-            "grid='nothing': there is no such option; must be one of adamw, dtypes, gradcache, norms,",
+            "grid='nothing': there is no such option; must be one of adamw, audit, dtypes, faults, gradcache, ladder, norms,",
         ),
         (["design.control=ulp"], "design.control='ulp': must be one of auto, none, order, permute, regroup, ulp_grads, ulp_weights"),
         (["design.reruns=-1"], "design.reruns=-1: must be a whole number, at least 0"),
@@ -334,7 +334,7 @@ def test_configuration_comes_back_as_plain_values() -> None:
 
 # With their designs: 8 seeds x (4 arms + 3 controls) and 2 x 4 reruns a setup; 8 x (3 + 2) and 2 x 3 where there are three arms.
 SHIPPED = {"adamw": (128, 2), "sgd": (256, 4), "optimizers": (192, 3), "norms": (276, 6), "dtypes": (320, 5), "smoke": (6, 1)}
-SHIPPED |= {"open_lm": (105, 26), "gradcache": (24, 15)}
+SHIPPED |= {"open_lm": (103, 26), "gradcache": (24, 15), "audit": (1, 1), "ladder": (96, 48), "faults": (77, 77)}
 
 
 @pytest.mark.parametrize("name", find_groups()["grid"])

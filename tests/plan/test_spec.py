@@ -180,7 +180,7 @@ def test_micro_batch_is_the_batch_cut_by_ranks_and_accum() -> None:
         ),
         ({"loss_scale": 4.0}, "loss_scale=4.0: has no effect here: it needs dtype=amp_fp16"),
         ({"reduced_precision_reduction": False}, "reduced_precision_reduction=False: has no effect here"),
-        ({"ema": 0.9, "measure": "one_step"}, "ema=0.9: has no effect here: it needs a training within the service"),
+        ({"ema": 0.9, "measure": "one_step"}, "ema=0.9: has no effect here: it needs steps within the service"),
         ({"probe_tensors": True, "measure": "one_step"}, "probe_tensors=True: has no effect here"),
         ({"model.norm_groups": 2}, "model.norm_groups=2: has no effect here: it needs model.norm=groupnorm"),
         ({"model.dropout_masks": "stream"}, "model.dropout_masks='stream': has no effect here: it needs model.dropout above 0"),
