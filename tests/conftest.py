@@ -3,6 +3,7 @@
 import os
 import shutil
 from collections.abc import Generator
+from typing import Any
 
 import pytest
 
@@ -11,6 +12,10 @@ os.environ["OMP_NUM_THREADS"] = "1"
 os.environ["DO_NOT_TRACK"] = "true"
 for name in ("MLFLOW_TRACKING_URI", "ACCUM_SWEEPS_ROOT"):
     os.environ.pop(name, None)
+
+# Whose fixtures take long: with several workers (--dist loadgroup) each of these files is run by one of them. The mark xdist_group, which
+# would say so in the file itself, reaches xdist 3.8 no more since pytest 9.2.
+WHOLE_FILES = ("house/test_wheel.py", "product/test_report_page.py", "product/test_sweep.py")
 
 SKIPPED_IN_CI = "skipped with CI=true; only a test marked gpu may be skipped there"
 
@@ -35,6 +40,21 @@ def pytest_make_collect_report() -> Generator[None, pytest.CollectReport, pytest
     if os.environ.get("CI") == "true" and report.skipped:
         _refuse_skip(report)
     return report
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> object | None:
+    """A scheduler that keeps WHOLE_FILES together; xdist's own one for any other way of sharing the tests out."""
+    if config.getoption("dist") != "loadgroup":
+        return None
+    from xdist.scheduler import LoadGroupScheduling  # type: ignore[import-untyped]  # ships no types
+
+    class WholeFiles(LoadGroupScheduling):  # type: ignore[misc]
+        def _split_scope(self, nodeid: str) -> str:
+            file = nodeid.partition("::")[0]
+            return file if file.endswith(WHOLE_FILES) else str(super()._split_scope(nodeid))
+
+    return WholeFiles(config, log)
 
 
 def _has_cuda() -> bool:

@@ -13,8 +13,6 @@ import pytest
 
 from tests.house.checkout import copy_to, preset_files
 
-pytestmark = pytest.mark.xdist_group("wheel")  # one worker, so that the fixtures build once
-
 DECOY = "raise RuntimeError('a folder of the user was imported instead of the package')\n"
 SYMLINK_BITS = 0o120000
 

@@ -17,10 +17,7 @@ from PIL import Image
 from tests.product.browser import CHROMIUM, Browser
 from tests.product.commands import Place, mlflow_rows
 
-pytestmark = [
-    pytest.mark.xdist_group("report_page"),
-    pytest.mark.skipif(CHROMIUM is None, reason="no chromium (on Debian: apt-get install chromium)"),
-]
+pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="no chromium (on Debian: apt-get install chromium)")
 SWEEP = ("+grid=smoke", "steps=4", "eval_every=2", "axes={accum:[1,2,4],seed:{range:3}}", "design.control=auto")
 
 
