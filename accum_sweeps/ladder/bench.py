@@ -30,15 +30,14 @@ LEAST = {8: 1e-13, 4: 2e-6, 2: 2e-3}  # by bytes of a gradient's element: no sha
 class Step:
     """One step of the code under test, and what the right code makes of the same micro-batches.
 
-    ``right`` are the shares of the right gradient: what rounding does to shares. ``expected`` is the right update by what the optimizer was
-    given, None where it made none.
+    ``expected`` is the right update by what the optimizer was given, None where it made none.
     """
 
+    spec: RunSpec
     state: State
     seen: Observation
     members: Sequence[Member]
     shares: Shares
-    right: Shares
     expected: Observation | None
 
     @property
@@ -67,6 +66,7 @@ class Bench:
 
     def __init__(self, spec: RunSpec, sessions: Sessions = own_sessions) -> None:
         self.spec, self._sessions = spec, sessions
+        self._rounding: dict[str, float] = {}
         self.start = Oracle(changes.one_batch(spec), is_correct=True, sessions=sessions).start
 
     def code(self, spec: RunSpec, state: State | None = None, tampering: Tampering = UNTOUCHED) -> Oracle:
@@ -91,14 +91,13 @@ class Bench:
     def judged(self, spec: RunSpec, state: State, seen: Observation, tampering: Tampering = UNTOUCHED) -> Step:
         """``seen`` beside the right step from ``state``."""
         single = changes.one_rank(spec)
-        correct = self.right(single, state, tampering)
-        members, right = correct.members(), correct.observe()
+        members = self.right(single, state, tampering).members()
         return Step(
+            spec=spec,
             state=state,
             seen=seen,
             members=members,
             shares=shares(seen.gradient, members),
-            right=shares(right.gradient, members),
             expected=self._expected(single, state, seen),
         )
 
@@ -111,9 +110,18 @@ class Bench:
     def tolerance(self, step: Step) -> float:
         """What rounding may do to a share, or leave as residual, in ``step``."""
         size = max(part.dtype.itemsize for part in step.seen.gradient.values()) if step.seen.gradient else 8
-        rounding = SAFETY * max(step.right.off, step.right.rest)
         noise = NOISE_SAFETY * max(self.rerun, self.noise if size == 8 else 0.0)
-        return max(rounding if math.isfinite(rounding) else 0.0, noise, LEAST[size])
+        return max(SAFETY * self.rounding(step.spec), noise, LEAST[size])
+
+    def rounding(self, spec: RunSpec) -> float:
+        """What rounding does to the shares of the right gradient in the first step with the settings of ``spec``, or leaves beside them."""
+        single = changes.one_rank(spec)
+        if single.identity not in self._rounding:
+            right = self.right(single)
+            found = shares(right.observe().gradient, right.members())
+            value = max(found.off, found.rest)
+            self._rounding[single.identity] = value if math.isfinite(value) else 0.0
+        return self._rounding[single.identity]
 
     @functools.cached_property
     def noise(self) -> float:

@@ -16,6 +16,7 @@ from accum_sweeps.ladder.oracle import Tampering
 from accum_sweeps.ladder.shares import Pattern, norm, pattern
 from accum_sweeps.plan.spec import RunSpec
 
+AVERAGED = 5e-4  # what bfloat16 rounding may do to the length of a whole gradient
 CLIPPING = 1e-6  # relative: torch's clipping adds 1e-6 to a norm, an own one may not
 
 
@@ -55,9 +56,9 @@ def judged(bench: Bench, step: Step) -> Seen:
     return Seen(step=step, pattern=pattern(step.shares, loose), tolerance=tolerance)
 
 
-def gradient_faults(bench: Bench, spec: RunSpec) -> list[Finding]:
-    """The faults of a full window with the settings of ``spec``, clipping aside."""
-    found = seen(bench, spec)
+def gradient_faults(bench: Bench, found: Seen) -> list[Finding]:
+    """The faults of the full window ``found``, clipping aside."""
+    spec = found.step.spec
     if found.is_right:
         return []
     named = [*_beside(bench, spec, found), *_of_shares(bench, spec, found)]
@@ -97,12 +98,11 @@ def _low_buffer(bench: Bench, spec: RunSpec, found: Seen) -> Experiment | None:
     if spec.setup.dtype == "bf16" or spec.setup.accumulator == "bf16":
         return None
     low = changes.changed(changes.one_rank(spec), accumulator="bf16")
-    step = bench.step(changes.changed(low, fault="none", fault_strength=None))
-    rest, own = found.step.shares.rest, step.shares.rest
+    rest, own = found.step.shares.rest, bench.rounding(low)
     is_low = _share_of_bf16(found) > 0.99
     if not is_low and not (0.3 * own <= rest <= 3 * own and rest < 0.1):
         return None
-    return Experiment(words="right accumulation in a bfloat16 buffer, and in the run's own", before=own, after=step.right.rest)
+    return Experiment(words="right accumulation in a bfloat16 buffer, and in the run's own", before=own, after=bench.rounding(spec))
 
 
 def _share_of_bf16(found: Seen) -> float:
@@ -115,7 +115,9 @@ def _share_of_bf16(found: Seen) -> float:
 def _of_shares(bench: Bench, spec: RunSpec, found: Seen) -> Iterator[Finding]:
     """The faults that a pattern of shares names."""
     kind, factor = found.pattern.kind, found.pattern.factor
-    if spec.setup.ranks > 1 and (over := list(_over_ranks(bench, spec, found))):
+    if kind == "right" and found.has_rest:
+        yield from _behind_rounding(bench, spec)
+    elif spec.setup.ranks > 1 and (over := list(_over_ranks(bench, spec, found))):
         yield from over
     elif kind in ("scaled", "means"):
         yield from _scale(bench, spec, found, kind, factor)
@@ -126,6 +128,22 @@ def _of_shares(bench: Bench, spec: RunSpec, found: Seen) -> Iterator[Finding]:
     elif kind == "growing":
         words = f"each micro-batch counts {factor:.4g} times as much as the one before it"
         yield Finding(name="reweighted_buffer", rung=4, words=words, experiments=(_regression(found),), figures={"factor": factor})
+
+
+def _behind_rounding(bench: Bench, spec: RunSpec) -> Iterator[Finding]:
+    """A length that is off by less than a coarse buffer rounds single shares; over all elements rounding averages out."""
+    factors = []
+    for accum in (spec.accum, 1):
+        step = dataclasses.replace(spec, accum=accum)
+        low = changes.changed(changes.one_rank(step), accumulator="bf16")
+        factors.append(geometry(bench.code(step).observe().gradient, bench.right(low).observe().gradient).multiple)
+    together, alone = factors
+    proof = Experiment(words="k=1 against one pass", before=abs(together - 1), after=abs(alone - 1))
+    if abs(alone - 1) > AVERAGED:
+        words = f"the gradient is {alone:.6g} times the right one at k=1, where nothing is accumulated"
+        yield Finding(name="wrong_divisor", rung=4, words=words, experiments=(proof,), figures={"factor": alone})
+    elif abs(together - 1) > AVERAGED:
+        yield _division(spec, together, proof)
 
 
 def _regression(found: Seen) -> Experiment:
@@ -182,20 +200,20 @@ def _halves(values: NDArray[np.float64], tolerance: float) -> bool:
     return bool((np.abs(values / right - 1) <= tolerance).all())
 
 
-def clipping_faults(bench: Bench, spec: RunSpec) -> list[Finding]:
-    """What the limit of the gradient's length does beside shortening the whole once."""
-    if spec.setup.optimizer.max_norm is None:
+def clipping_faults(bench: Bench, found: Seen) -> list[Finding]:
+    """What a limit of the gradient's length does, beside shortening the whole once, to the window ``found``, which has none."""
+    free, spec = found.step, found.step.spec
+    if bench.spec.setup.optimizer.max_norm is None:
         return []
-    free = bench.step(changes.without_clipping(spec))
     lengths = [norm(member.gradient) for member in free.members]
     total = sum(member.terms for member in free.members)
     shortest = min((length / total for length in lengths if length > 0), default=0.0)
     if not shortest:
         return []
     limit = shortest / 2
-    limited = bench.step(changes.clipped_at(spec, limit)).seen
+    limited = bench.code(changes.clipped_at(spec, limit)).observe()
     apart = geometry(limited.clipped, shortened(free.seen.gradient, limit)).relative
-    if apart <= max(bench.tolerance(free), CLIPPING):
+    if apart <= max(found.tolerance, CLIPPING):
         return []
     words = f"with a limit of {limit:.3g} on the gradient's length the optimizer gets a gradient {apart:.3g} from the one shortened once"
     proof = Experiment(
