@@ -60,8 +60,9 @@ def report(sweep: SweepDir, asked: Mapping[str, Any]) -> Report:
     ``asked``: keys of ``analysis`` that this command gives, in place of those that the plan holds.
     """
     # Imported here: whoever only starts the process of its own needs no pandas.
+    from accum_sweeps.analysis.audit_html import AUDIT, write_audits
     from accum_sweeps.analysis.export import write_tables
-    from accum_sweeps.analysis.ladders import faults_found, is_ladder, render_ladders
+    from accum_sweeps.analysis.ladders import audits, faults_found, is_ladder, render_ladders
     from accum_sweeps.analysis.one_step import is_one_step, render_steps
     from accum_sweeps.analysis.pair_tables import pair_tables, render_pairs, write_pair_tables
     from accum_sweeps.analysis.report import REPORT, write_sweep_report
@@ -81,7 +82,11 @@ def report(sweep: SweepDir, asked: Mapping[str, Any]) -> Report:
         files["report"] = sweep.path / REPORT
         write_sweep_report(files["report"], sweep, judged, tables.trajectories_path, older)
     texts += [render_steps(tables.results)] if steps.any() else []
-    texts += [render_ladders(sweep.root.path, of_newest_plan(tables.results))] if climbed.any() else []
+    if climbed.any():
+        newest = of_newest_plan(tables.results)
+        texts.append(render_ladders(sweep.root.path, newest))
+        files["audit"] = sweep.path / AUDIT
+        write_audits(files["audit"], f"accum_sweeps: {sweep.name}", audits(sweep.root.path, newest))
     files |= {"results": tables.results_path, "  as CSV": tables.csv_path, "trajectories": tables.trajectories_path}
     compared, page = header.get("compare") or (), header.get("page")
     current = of_newest_plan(tables.results)

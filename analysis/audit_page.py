@@ -26,16 +26,61 @@ MECHANISMS = {
 
 def render(audit: Mapping[str, Any]) -> str:
     """The page."""
-    blocks = [_opening(audit), _proofs(audit), _rungs(audit["rungs"]), _precisions(audit), _amplified(audit["amplified"]), _closing(audit)]
+    blocks = [_opening(audit), _proofs(audit), _rungs(audit["rungs"]), _precisions(audit), _amplified(audit["amplified"]), closing(audit)]
     return "\n\n".join(block for block in blocks if block)
 
 
-def _opening(audit: Mapping[str, Any]) -> str:
+def sentence(audit: Mapping[str, Any]) -> str:
+    """The answer in a sentence."""
     names = (audit["diagnosis"] or {}).get("names", ())
     known = [name for name in names if name != "unknown_fault"]
-    sentence = f"Wrong: {' and '.join(known)}." if known else ANSWERS[names[0] if names else audit["answer"]]
-    head = [f"{audit['label']}, k={audit['accum']} against one batch, {audit['dtype']}", ""]
-    return "\n".join([*head, f"answer  {audit['answer']}", *_filled(sentence), *(_filled(audit["remark"]) if audit["remark"] else [])])
+    return f"Wrong: {' and '.join(known)}." if known else ANSWERS[names[0] if names else audit["answer"]]
+
+
+def findings(audit: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """What was found: name, rung, words and proofs."""
+    return [
+        {
+            "name": finding["variant"] or finding["name"],
+            "rung": finding["rung"],
+            "words": finding["words"],
+            "proofs": proof_words(finding["experiments"]),
+        }
+        for finding in (audit["diagnosis"] or {}).get("findings", ())
+    ]
+
+
+def proof_words(experiments: Sequence[Mapping[str, Any]]) -> list[str]:
+    """As in "all rows full: 0.31 becomes 2e-16"."""
+    return [f"{proof['words']}: {_number(proof['before'])} becomes {_number(proof['after'])}" for proof in experiments]
+
+
+def rung_rows(rungs: Sequence[Mapping[str, Any]]) -> list[tuple[str, ...]]:
+    """Number, name, what was found, what rounding may do, whether it is above, the measure."""
+    rows: list[tuple[str, ...]] = []
+    for rung in rungs:
+        value, floor = rung["value"], rung["floor"]
+        seen = "not observable" if value is None else "" if value <= floor else "above"
+        rows.append((str(rung["number"]), rung["name"], _number(value), _number(floor), seen, rung["measure"]))
+    return rows
+
+
+def amplified_words(found: Mapping[str, Any]) -> str:
+    """How much larger an update differs than its gradient, and why."""
+    return f"amplified: an update differs {found['gain']:.3g} times as much as its gradient, because {MECHANISMS[found['mechanism']]}."
+
+
+def closing(audit: Mapping[str, Any]) -> str:
+    """What would not have been seen."""
+    if audit["resolution"] is None:
+        return ""
+    where = "float64" if audit["diagnosis"]["is_exact"] else audit["dtype"]
+    return f"A fault that changes a gradient by less than {audit['resolution']:.1g}, relative, would not have been seen ({where})."
+
+
+def _opening(audit: Mapping[str, Any]) -> str:
+    head = [f"{audit['label']}, k={audit['accum']} against one batch, {audit['dtype']}", "", f"answer  {audit['answer']}"]
+    return "\n".join([*head, *_filled(sentence(audit)), *(_filled(audit["remark"]) if audit["remark"] else [])])
 
 
 def _filled(text: str) -> list[str]:
@@ -44,22 +89,17 @@ def _filled(text: str) -> list[str]:
 
 def _proofs(audit: Mapping[str, Any]) -> str:
     lines = []
-    for finding in (audit["diagnosis"] or {}).get("findings", ()):
-        named = finding["variant"] or finding["name"]
-        lines += [f"why     {named}, rung {finding['rung']}", *_filled(finding["words"])]
-        for proof in finding["experiments"]:
-            lines += _filled(f"{proof['words']}: {_number(proof['before'])} becomes {_number(proof['after'])}")
+    for finding in findings(audit):
+        lines += [f"why     {finding['name']}, rung {finding['rung']}", *_filled(finding["words"])]
+        for proof in finding["proofs"]:
+            lines += _filled(proof)
     return "\n".join(lines)
 
 
 def _rungs(rungs: Sequence[Mapping[str, Any]]) -> str:
     if not rungs:
         return ""
-    rows = [("", "rung", "found", "rounding", "", "measure")]
-    for rung in rungs:
-        value, floor = rung["value"], rung["floor"]
-        seen = "not observable" if value is None else "" if value <= floor else "above"
-        rows.append((str(rung["number"]), rung["name"], _number(value), _number(floor), seen, rung["measure"]))
+    rows = [("", "rung", "found", "rounding", "", "measure"), *rung_rows(rungs)]
     width = max(len(row[-1]) for row in rows)
     return "\n".join(line.rstrip() for line in aligned([(*row[:-1], row[-1].ljust(width)) for row in rows]))
 
@@ -77,16 +117,7 @@ def _precisions(audit: Mapping[str, Any]) -> str:
 def _amplified(found: Mapping[str, Any] | None) -> str:
     if found is None or not found["mechanism"]:
         return ""
-    text = f"amplified: an update differs {found['gain']:.3g} times as much as its gradient, because {MECHANISMS[found['mechanism']]}."
-    proofs = [f"{proof['words']}: {_number(proof['before'])} becomes {_number(proof['after'])}" for proof in found["experiments"]]
-    return "\n".join([*textwrap.wrap(text, WIDTH), *(f"  {proof}" for proof in proofs)])
-
-
-def _closing(audit: Mapping[str, Any]) -> str:
-    if audit["resolution"] is None:
-        return ""
-    where = "float64" if audit["diagnosis"]["is_exact"] else audit["dtype"]
-    return f"A fault that changes a gradient by less than {audit['resolution']:.1g}, relative, would not have been seen ({where})."
+    return "\n".join([*textwrap.wrap(amplified_words(found), WIDTH), *(f"  {proof}" for proof in proof_words(found["experiments"]))])
 
 
 def _number(value: float | None) -> str:

@@ -158,13 +158,17 @@ class Precision:
 
 
 def precisions(bench: Bench, is_dependent: bool, known: Mapping[str, Sides]) -> list[Precision]:
-    """The same step in float64, float32 and the run's own dtype, as far as the subject can run them, from fine to coarse."""
-    wanted = dict.fromkeys([*(["fp64", "fp32"] if bench.has_fp64 else []), bench.spec.setup.dtype])
+    """The same step in float64, float32, the run's own dtype and bfloat16 autocast, those that the subject can run, from fine to coarse."""
+    own = bench.spec.setup.dtype
+    wanted = dict.fromkeys([*(["fp64", "fp32"] if bench.has_fp64 else []), own, *([] if UNITS[own] >= UNITS["amp_bf16"] else ["amp_bf16"])])
     found = []
     for dtype in sorted(wanted, key=lambda name: UNITS[name]):
-        accumulator = bench.spec.setup.accumulator if dtype == bench.spec.setup.dtype else "param"
+        accumulator = bench.spec.setup.accumulator if dtype == own else "param"
         spec = changes.changed(bench.spec, dtype=dtype, accumulator=accumulator)
-        step = known.get(dtype) or sides(bench, spec, is_dependent)
+        try:
+            step = known.get(dtype) or sides(bench, spec, is_dependent)
+        except RuntimeError:  # a user's network may have no kernel for a dtype that nobody asked for
+            continue
         arm, controls = step.apart(_gradient)
         found.append(Precision(dtype=dtype, unit=step.unit, arm=arm, low=min(controls), high=max(controls)))
     return found

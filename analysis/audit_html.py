@@ -1,0 +1,54 @@
+"""Audits as one self-contained HTML page with a picture each."""
+
+import importlib.resources
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import jinja2
+
+from accum_sweeps.analysis import audit_page, figures
+from accum_sweeps.record.files import write_text
+
+AUDIT = "audit.html"
+MOST = 40  # pages of one file; the results table has all
+CODES = {"rounding": "equivalent", "amplified_rounding": "equivalent", "real_dependence": "inconclusive"}
+
+
+def write_audits(path: Path, title: str, audits: Sequence[Mapping[str, Any]]) -> None:
+    """Write the page on up to MOST ``audits``, those with a fault first, whole or not at all. Raises OSError if it cannot be written."""
+    ordered = sorted(audits, key=lambda each: not (each["diagnosis"] or {}).get("names"))[:MOST]
+    pages = [_page(each, number) for number, each in enumerate(ordered)]
+    environment = jinja2.Environment(autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True, lstrip_blocks=True)
+    text = environment.from_string(_read("audit.html.j2")).render(
+        title=title,
+        styles=_read("report.css"),
+        light=figures.css_colours(),
+        dark=figures.css_colours(dark=True),
+        pages=pages,
+    )
+    write_text(path, text)
+
+
+def _page(audit: Mapping[str, Any], number: int) -> dict[str, Any]:
+    svg = ""
+    if audit["precisions"]:
+        drawn = figures.gradient_by_precision(audit["precisions"], audit["accum"])
+        svg = figures.to_svg(drawn, f"a{number}", "Relative difference of the gradient over unit roundoff")
+    names = (audit["diagnosis"] or {}).get("names", ())
+    found = audit["amplified"] or {}
+    return {
+        **{key: audit[key] for key in ("label", "accum", "dtype", "answer", "remark")},
+        "code": "effect" if names else CODES.get(audit["answer"], "not_assessable"),
+        "sentence": audit_page.sentence(audit),
+        "findings": audit_page.findings(audit),
+        "svg": svg,
+        "rungs": audit_page.rung_rows(audit["rungs"]),
+        "amplified": audit_page.amplified_words(found) if found.get("mechanism") else "",
+        "amplified_proofs": audit_page.proof_words(found.get("experiments", ())),
+        "closing": audit_page.closing(audit),
+    }
+
+
+def _read(name: str) -> str:
+    return importlib.resources.files("accum_sweeps.analysis").joinpath("templates", name).read_text(encoding="utf-8")
