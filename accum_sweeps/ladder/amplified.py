@@ -79,8 +79,9 @@ def _mechanism(found: Amplification, proofs: dict[str, Experiment], is_muon: boo
     cures = {words: proof.after <= proof.before / DROP for words, proof in proofs.items()}
     if cures[FROZEN]:
         return "zero_gradient"
-    if found.soft_share > 0.5 and cures[LARGE_EPS] and cures[SMALL_EPS]:
-        return "soft_region"
     if found.flip_share > 0.4 and cures[LARGE_EPS]:
         return "sign_flips"
+    # A small eps cures as well, unless the sign of a single tiny gradient flips, which it makes a whole step of.
+    if found.soft_share > 0.5 and cures[LARGE_EPS]:
+        return "soft_region"
     return "low_precision_optimizer" if is_muon else ""

@@ -30,7 +30,7 @@ def gradient_by_precision(precisions: Sequence[Mapping[str, Any]], accum: int) -
     panel.set_xscale("log")
     panel.set_yscale("log")
     panel.set_xlim(units.min() / 30, units.max() * 30)
-    panel.set_ylim(min(low.min(), arm.min()) / 8, max(high.max(), arm.max()) * 12)
+    panel.set_ylim(min(low.min(), arm.min()) / 8, max(high.max(), arm.max()) * 60)
     for axis in (panel.xaxis, panel.yaxis):
         plain_log(axis)
     panel.set_title("Gradient against one batch, by precision")
