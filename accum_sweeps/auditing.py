@@ -3,7 +3,7 @@
 import dataclasses
 import inspect
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from accum_sweeps.analysis.audit_page import render
@@ -29,7 +29,7 @@ class AccumulationError(AssertionError):
 class Audits:
     """What was found, an entry for each accumulation factor: plain values as in the file of a ladder run."""
 
-    found: tuple[Mapping[str, Any], ...]
+    found: tuple[Mapping[str, Any], ...] = field(repr=False)
 
     @property
     def faults(self) -> tuple[str, ...]:
