@@ -6,7 +6,6 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from accum_sweeps.analysis.audit_page import render
 from accum_sweeps.plan.errors import UserError
 from accum_sweeps.plan.spec import RunSpec, from_dict
 
@@ -55,6 +54,8 @@ class Audits:
         return pd.DataFrame(rows, columns=["accum", "answer", "number", "name", "measure", "value", "floor"])
 
     def __str__(self) -> str:
+        from accum_sweeps.analysis.audit_page import render
+
         return "\n\n\n".join(render(each) for each in self.found)
 
 

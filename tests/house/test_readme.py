@@ -35,7 +35,7 @@ def test_the_configuration_of_a_command_is_accepted(command: str, tmp_path: Path
         (folders[0] / "grid").mkdir(parents=True)
         (folders[0] / "grid/lr.yaml").write_text("# @package _global_\naxes:\n  optimizer.lr: [1.0e-3, 2.0e-3]\n")
         del words[position : position + 2]
-    assert read_config(words, folders).sweep in {"adamw", "lr", "mine", "open_lm", "gradcache"}
+    assert read_config(words, folders).sweep in {"adamw", "audit", "lr", "mine", "open_lm", "gradcache"}
 
 
 def test_every_make_target_named_is_there() -> None:
@@ -54,13 +54,13 @@ def test_every_action_has_a_row_and_every_shipped_grid_its_number_of_runs() -> N
 
 
 def test_the_names_used_in_a_notebook_exist() -> None:
-    notebook = next(block for block in blocks("python") if "import accum_sweeps as acs" in block)
-    attributes = [node for node in ast.walk(ast.parse(notebook)) if isinstance(node, ast.Attribute)]
+    notebooks = [block for block in blocks("python") if "import accum_sweeps as acs" in block]
+    attributes = [node for block in notebooks for node in ast.walk(ast.parse(block)) if isinstance(node, ast.Attribute)]
     used = {node.attr for node in attributes if isinstance(node.value, ast.Name) and node.value.id == "acs"}
     assert used == set(accum_sweeps.__all__)
 
 
-@pytest.mark.parametrize("name", ["my_training.py", "train.py"])
+@pytest.mark.parametrize("name", ["my_training.py", "train.py", "mine.py"])
 def test_the_worked_examples_are_the_tested_ones(name: str) -> None:
     assert (EXAMPLES / name).read_text(encoding="utf-8") in blocks("python")
 
