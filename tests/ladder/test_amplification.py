@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from accum_sweeps.ladder.amplification import amplification, first_step
-from accum_sweeps.ladder.oracle import Observation
+from accum_sweeps.ladder.observation import Observation
 from accum_sweeps.plan.parts import Adam, AdamW, Muon, Optimizer, Sgd
 from accum_sweeps.training import optimizers
 
