@@ -66,6 +66,7 @@ def main(runs: int = 20_000, points: int = 60) -> None:
     from accum_sweeps.analysis.export import write_tables
     from accum_sweeps.analysis.load import load
     from accum_sweeps.analysis.summary import render
+    from accum_sweeps.judging import judge_sweep
 
     folder = Path(tempfile.mkdtemp())
     try:
@@ -75,7 +76,8 @@ def main(runs: int = 20_000, points: int = 60) -> None:
         from_root, results = timed(load, folder / "root")
         from_file, _ = timed(load, tables.results_path)
         from_csv, _ = timed(load, tables.csv_path)
-        summary, _ = timed(render, results)
+        judging, judged = timed(judge_sweep, sweep, results, {})
+        summary, _ = timed(render, judged)
     finally:
         shutil.rmtree(folder)
     if len(results) != runs or (results["status"] != "finished").any():
@@ -83,7 +85,7 @@ def main(runs: int = 20_000, points: int = 60) -> None:
     print(f"{runs} runs of {points} points: import {imported:.2f} s, first full scan with export {first:.2f} s")
     print(f"  load(root) {from_root:.2f} s (budget 2 s), load(results.parquet) {from_file:.2f} s, load(results.csv) {from_csv:.2f} s")
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
-    print(f"  export again {again:.2f} s, summary {summary:.2f} s, peak memory {peak:.2f} GiB")
+    print(f"  export again {again:.2f} s, judging {judging:.2f} s, summary {summary:.2f} s, peak memory {peak:.2f} GiB")
 
 
 if __name__ == "__main__":
