@@ -40,7 +40,7 @@ options
   --help             this text
 
 Results go to root= (or $ACCUM_SWEEPS_ROOT, default ./sweeps). The keys and their meaning: CONFIG
-exit codes: 0 done, 1 some runs failed, 2 bad configuration, 3 done but MLflow lags, 130 interrupted
+exit codes: 0 done, 1 some runs failed, 2 bad configuration, 3 done but MLflow lags, 4 an audit found a fault, 130 interrupted
 """
 
 

@@ -53,7 +53,7 @@ def test_notices_go_to_stderr(perform: Callable[[Perform], list[Config]], capsys
     [
         (
             ["+grid=smok"],
-            "error: grid='smok': there is no such option; must be one of adamw, dtypes, gradcache, norms, ",
+            "error: grid='smok': there is no such option; must be one of adamw, audit, dtypes, faults, gradcache, ladder, norms, ",
         ),
         (["stepz=3"], "error: stepz=3: there is no such key"),
         (["-m", "seed=1,2"], "error: -m (--multirun) is not used here: the grid holds all runs.\n  seed=1,2: several values"),
