@@ -1,6 +1,7 @@
 """The whole ladder on one configuration, and its answer: is my accumulation right?"""
 
 import dataclasses
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -8,6 +9,7 @@ from typing import Any
 from accum_sweeps.ladder.amplified import Amplified, amplified
 from accum_sweeps.ladder.bench import Bench
 from accum_sweeps.ladder.diagnosis import Diagnosis, diagnose, exact_windows
+from accum_sweeps.ladder.own_code import remarks
 from accum_sweeps.ladder.rungs import Precision, Rung, precisions, rungs, sides
 
 AMPLIFIED, BELOW_FLOOR, DEPENDENCE, NOT_OBSERVABLE = "amplified_rounding", "below_floor", "real_dependence", "not_observable"
@@ -65,7 +67,8 @@ def audit(bench: Bench, label: str) -> Audit:
     found = diagnose(bench, windows)
     is_dependent = bool(found.kind)
     step = sides(bench, spec, is_dependent)
-    grown = amplified(bench, step.arm, step.whole) if not found.names and not is_dependent else None
+    is_moved = not math.isnan(step.arm.lr)  # by the settings' optimizer
+    grown = amplified(bench, step.arm, step.whole) if not found.names and not is_dependent and is_moved else None
     resolution = max(each.tolerance for each in windows.begin)
     return dataclasses.replace(
         blank,
@@ -80,12 +83,12 @@ def audit(bench: Bench, label: str) -> Audit:
 
 
 def _remark(bench: Bench) -> str:
-    remarks = []
+    words = remarks(bench)
     if not bench.has_fp64:
-        remarks.append("the subject does not run in float64: small faults may hide in the rounding of its own precision")
+        words.append("the subject does not run in float64: small faults may hide in the rounding of its own precision")
     if bench.rerun:
-        remarks.append(f"the same step again differs by {bench.rerun:.2g}, relative: that is taken as the least that rounding does")
-    return "; ".join(remarks)
+        words.append(f"the same step again differs by {bench.rerun:.2g}, relative: that is taken as the least that rounding does")
+    return "; ".join(words)
 
 
 def _answer(found: Diagnosis, grown: Amplified | None, resolution: float) -> str:

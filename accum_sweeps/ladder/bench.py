@@ -16,12 +16,17 @@ from accum_sweeps.ladder import changes
 from accum_sweeps.ladder.geometry import geometry
 from accum_sweeps.ladder.observation import Member, Observation, State, Tensors
 from accum_sweeps.ladder.oracle import UNTOUCHED, Oracle, Sessions, Tampering, own_sessions
+from accum_sweeps.ladder.own_code import ORDERED, own_obstacle
 from accum_sweeps.ladder.shares import Shares, norm, shares
+from accum_sweeps.ladder.trainer import TrainerOracle, Window
+from accum_sweeps.ladder.updates import SHRINK
 from accum_sweeps.plan.spec import RunSpec
+from accum_sweeps.training.task import Rows
 
 CLIP_EPS = 1e-6  # what torch's clipping adds to the norm
 SAFETY = 30.0  # how much more than right code's own rounding in a place is still rounding
 NOISE_SAFETY = 10.0
+ONE_LENGTH, OTHER_LENGTH = 1e-3, 3e-3  # relative: lengths of gradients that are the same, or different
 MOST_NOISE = 1e-5  # a control that changes more is no rounding in float64, whatever parts of the network are float32
 LEAST = {8: 1e-13, 4: 2e-6, 2: 2e-3}  # by bytes of a gradient's element: no share is known better
 
@@ -67,15 +72,24 @@ class Bench:
     def __init__(self, spec: RunSpec, sessions: Sessions = own_sessions) -> None:
         self.spec, self._sessions = spec, sessions
         self._rounding: dict[str, float] = {}
-        self.start = Oracle(changes.one_batch(spec), is_correct=True, sessions=sessions).start
+        first = Oracle(changes.one_batch(spec), is_correct=True, sessions=sessions)
+        self.start, self.has_train, self.has_own_step = first.start, first.has_train, first.has_own_step or first.has_train
+        self.has_short_window = first.has_short_window
 
     def code(self, spec: RunSpec, state: State | None = None, tampering: Tampering = UNTOUCHED) -> Oracle:
         """The code under test with the settings of ``spec``, from ``state``, by default the beginning."""
-        return Oracle(spec, state or self.start, tampering=tampering, sessions=self._sessions)
+        return self._code(spec, state, dataclasses.replace(tampering, own_scale=1.0) if self.has_one_length else tampering)
+
+    def _code(self, spec: RunSpec, state: State | None, tampering: Tampering) -> Oracle:
+        kind = TrainerOracle if self.has_train else Oracle
+        return kind(spec, state or self.start, tampering=self._quiet(tampering), sessions=self._sessions)
 
     def right(self, spec: RunSpec, state: State | None = None, tampering: Tampering = UNTOUCHED) -> Oracle:
         """The right code with the settings of ``spec``, from ``state``, by default the beginning."""
-        return Oracle(spec, state or self.start, is_correct=True, tampering=tampering, sessions=self._sessions)
+        return Oracle(spec, state or self.start, is_correct=True, tampering=self._quiet(tampering), sessions=self._sessions)
+
+    def _quiet(self, tampering: Tampering) -> Tampering:
+        return dataclasses.replace(tampering, keeps_all=True) if self.is_quiet else tampering
 
     def step(self, spec: RunSpec, tampering: Tampering = UNTOUCHED, state: State | None = None) -> Step:
         """One step of the code under test with the settings of ``spec``."""
@@ -88,30 +102,43 @@ class Bench:
         seen = self.code(spec, start).sequence(steps, resume_after)
         return [self.judged(spec, state, each) for state, each in seen]
 
-    def judged(self, spec: RunSpec, state: State, seen: Observation, tampering: Tampering = UNTOUCHED) -> Step:
-        """``seen`` beside the right step from ``state``."""
+    def epoch(self, spec: RunSpec, first: int, steps: int, last: int) -> list[Step]:
+        """``steps`` steps from number ``first`` on, an epoch of a user's own trainer; the last one has only ``last`` micro-batches."""
+        oracle = self.code(spec, State(model=self.start.model, optimizer={}, step=first))
+        assert isinstance(oracle, TrainerOracle)
+        parts = [oracle.parts(number) for number in range(first, first + steps)]
+        parts[-1] = parts[-1][:last]
+        seen = oracle.epoch([Window(samples=None, parts=each) for each in parts])
+        return [self.judged(spec, state, found, parts=of_window) for (state, found), of_window in zip(seen, parts, strict=True)]
+
+    def judged(
+        self, spec: RunSpec, state: State, seen: Observation, tampering: Tampering = UNTOUCHED, parts: Sequence[Rows] | None = None
+    ) -> Step:
+        """``seen`` beside the right step from ``state``, with ``parts`` of its samples, by default as the run itself cuts them."""
         single = changes.one_rank(spec)
-        members = self.right(single, state, tampering).members()
+        members = self.right(single, state, tampering).members(parts=parts)
         return Step(
             spec=spec,
             state=state,
             seen=seen,
             members=members,
             shares=shares(seen.gradient, members),
-            expected=self._expected(single, state, seen),
+            expected=self._expected(single, state, seen, members),
         )
 
-    def _expected(self, spec: RunSpec, state: State, seen: Observation) -> Observation | None:
-        if not seen.updates or not seen.clipped:
+    def _expected(self, spec: RunSpec, state: State, seen: Observation, members: Sequence[Member]) -> Observation | None:
+        if not seen.updates or not seen.clipped or math.isnan(seen.lr):
             return None
-        plain = changes.without_clipping(spec)
-        return self.right(plain, state).update(seen.clipped, seen.loss, seen.terms)
+        plain, loss, terms = changes.without_clipping(spec), seen.loss, seen.terms
+        if self.has_train:  # which tells no terms, and losses only if it likes
+            loss, terms = sum(member.loss for member in members), 1.0
+        return self.right(plain, state).update(seen.clipped, loss, terms)
 
     def tolerance(self, step: Step) -> float:
         """What rounding may do to a share, or leave as residual, in ``step``."""
         size = max(part.dtype.itemsize for part in step.seen.gradient.values()) if step.seen.gradient else 8
         noise = NOISE_SAFETY * max(self.rerun, self.noise if size == 8 else 0.0)
-        return max(SAFETY * self.rounding(step.spec), noise, LEAST[size])
+        return max(SAFETY * self.rounding(step.spec), noise, LEAST[size], SAFETY * step.seen.resolution)
 
     def rounding(self, spec: RunSpec) -> float:
         """What rounding does to the shares of the right gradient in the first step with the settings of ``spec``, or leaves beside them."""
@@ -150,7 +177,42 @@ class Bench:
             return "the gradient of the right step is not finite: there is nothing to compare"
         if not sum(member.terms for member in members):
             return "the samples of the step hold no term of the loss"
-        return "" if seen.gradient else "no parameter gets a gradient"
+        if not seen.gradient:
+            return "no parameter gets a gradient"
+        return own_obstacle(self) if self.has_own_step else ""
+
+    @functools.cached_property
+    def is_quiet(self) -> bool:
+        """Whether nothing is dropped on this bench: in which order a trainer draws its masks is its own affair."""
+        return self.has_train and self.draws(UNTOUCHED)
+
+    def draws(self, tampering: Tampering) -> bool:
+        """Whether another seed of the dropout stream gives another right gradient."""
+        spec = changes.one_rank(self.spec)
+        seeds = [spec, dataclasses.replace(spec, seed_dropout=spec.seed_dropout + 1)]
+        first, second = (
+            Oracle(each, self.start, is_correct=True, tampering=tampering, sessions=self._sessions).observe().gradient for each in seeds
+        )
+        return geometry(second, first).relative > 0
+
+    @functools.cached_property
+    def has_one_length(self) -> bool:
+        """Whether a step or a trainer of the user's own gives every gradient the same length, however long the loss makes it."""
+        if not self.has_own_step:
+            return False
+        free = changes.without_clipping(self.spec)
+        own, shrunk = (norm(self._code(free, None, Tampering(own_scale=scale)).observe().gradient) for scale in (1.0, SHRINK))
+        return bool(0 < own < math.sqrt(SHRINK) * shrunk < math.inf)
+
+    @functools.cached_property
+    def hides_length(self) -> bool:
+        """Whether gradients of different lengths come out with one length, as of a limit that cannot be lifted."""
+        if not self.has_own_step or self.has_one_length:
+            return self.has_one_length
+        steps = [step for step in self.history(changes.without_clipping(self.spec), 1, ORDERED) if step.seen.gradient]
+        lengths = [norm(step.seen.gradient) for step in steps]
+        right = [length / step.shares.sums.rho for step, length in zip(steps, lengths, strict=True) if step.shares.sums.rho]
+        return len(right) > 1 and max(lengths) / min(lengths) - 1 <= ONE_LENGTH < OTHER_LENGTH <= max(right) / min(right) - 1
 
     @functools.cached_property
     def rerun(self) -> float:

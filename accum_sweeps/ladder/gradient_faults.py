@@ -13,6 +13,7 @@ from accum_sweeps.ladder.bench import Bench, Step, shortened
 from accum_sweeps.ladder.findings import UNKNOWN, Experiment, Finding
 from accum_sweeps.ladder.geometry import geometry
 from accum_sweeps.ladder.oracle import Tampering
+from accum_sweeps.ladder.own_clipping import own_clipping
 from accum_sweeps.ladder.shares import Pattern, norm, pattern
 from accum_sweeps.plan.spec import RunSpec
 
@@ -62,6 +63,8 @@ def gradient_faults(bench: Bench, found: Seen) -> list[Finding]:
     if found.is_right:
         return []
     named = [*_beside(bench, spec, found), *_of_shares(bench, spec, found)]
+    if not named and found.pattern.kind == "scaled" and not found.has_rest and bench.hides_length:
+        return []
     return named or [_unknown(found)]
 
 
@@ -119,8 +122,10 @@ def _of_shares(bench: Bench, spec: RunSpec, found: Seen) -> Iterator[Finding]:
         yield from _behind_rounding(bench, spec)
     elif spec.setup.ranks > 1 and (over := list(_over_ranks(bench, spec, found))):
         yield from over
-    elif kind in ("scaled", "means"):
+    elif kind in ("scaled", "means") and not bench.hides_length:
         yield from _scale(bench, spec, found, kind, factor)
+    elif kind == "means":
+        yield _mean_of_means(spec, (_regression(found),))
     elif kind in ("lost", "none"):
         lost = [place + 1 for place in found.pattern.lost]
         words = f"of the k={spec.accum} micro-batches {_listed(lost)} have no part in the gradient" if lost else "the gradient is zero"
@@ -168,8 +173,12 @@ def _scale(bench: Bench, spec: RunSpec, found: Seen, kind: str, factor: float) -
         proofs = (
             (_regression(found),) if equal is None else (Experiment(words="all rows full", before=found.off, after=seen(bench, equal).off),)
         )
-        words = f"each micro-batch's own mean counts 1/{spec.accum} although their numbers of terms differ"
-        yield Finding(name="mean_of_means", rung=4, words=words, experiments=proofs)
+        yield _mean_of_means(spec, proofs)
+
+
+def _mean_of_means(spec: RunSpec, proofs: tuple[Experiment, ...]) -> Finding:
+    words = f"each micro-batch's own mean counts 1/{spec.accum} although their numbers of terms differ"
+    return Finding(name="mean_of_means", rung=4, words=words, experiments=proofs)
 
 
 def _division(spec: RunSpec, factor: float, proof: Experiment) -> Finding:
@@ -203,6 +212,8 @@ def _halves(values: NDArray[np.float64], tolerance: float) -> bool:
 def clipping_faults(bench: Bench, found: Seen) -> list[Finding]:
     """What a limit of the gradient's length does, beside shortening the whole once, to the window ``found``, which has none."""
     free, spec = found.step, found.step.spec
+    if bench.has_own_step:
+        return list(own_clipping(bench, free, found.tolerance))
     if bench.spec.setup.optimizer.max_norm is None:
         return []
     lengths = [norm(member.gradient) for member in free.members]

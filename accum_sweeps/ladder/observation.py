@@ -32,7 +32,8 @@ class Observation:
     loss; ``clipped`` is what the optimizer was given. A parameter that no loss depends on is missing in both. ``before`` and
     ``after`` are weights, ``buffers`` the model's buffers after the step, ``average`` the moving average of the weights, and
     ``optimizer`` the optimizer's state, "parameter.name" -> tensor. ``updates`` counts the optimizer's own steps. ``logged`` are the
-    step's further metrics.
+    step's further metrics. ``resolution`` is how well the gradient is known, relative: more than 0 where it was recovered from weights.
+    What cannot be seen is NaN, or empty.
     """
 
     loss: float
@@ -48,6 +49,7 @@ class Observation:
     optimizer: Tensors = field(default_factory=dict)
     updates: int = 1
     logged: Mapping[str, float] = field(default_factory=dict)
+    resolution: float = 0.0
 
     @property
     def loss_sum(self) -> float:

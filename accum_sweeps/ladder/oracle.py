@@ -1,7 +1,8 @@
 """One optimizer step at given weights, seen from inside; the comparison's only way to a subject.
 
 The step is the product's own: the subject's training session makes it, and what passes by is kept. Any subject that trains in
-this process can be asked (lm, clip, python); a user's own ``step`` shows no gradient before clipping.
+this process can be asked (lm, clip, python). What a user's own ``step`` does to the gradient's length is undone where the settings ask
+for no limit.
 """
 
 import contextlib
@@ -19,9 +20,11 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from accum_sweeps import subjects
 from accum_sweeps.ladder.observation import Member, Observation, State, Tensors, copied, copied_state, flat_state
 from accum_sweeps.ladder.two_ranks import RankPair
+from accum_sweeps.ladder.updates import SHRINK, Scaled, watched
 from accum_sweeps.plan.errors import UserError
 from accum_sweeps.plan.spec import RunSpec
 from accum_sweeps.subjects import Session
+from accum_sweeps.subjects.python_hook import HookTask
 from accum_sweeps.training import controls, optimizers, seeding
 from accum_sweeps.training.loop import TrainingSession
 from accum_sweeps.training.precision import Precision, loss_scaler
@@ -36,12 +39,14 @@ class Tampering:
     """What an experiment does to the network beside the settings: each by default nothing.
 
     ``keeps_statistics``: BatchNorm normalizes by its running statistics. ``keeps_all``: no module drops anything. ``spoils``: number of the
-    backward pass, counted from 0, that brings a parameter an infinite gradient.
+    backward pass, counted from 0, that brings a parameter an infinite gradient. ``own_scale``: how many times longer gradients are until a
+    step of the user's own makes its update, where the settings have no limit on their length: so short that the step's own is not reached.
     """
 
     keeps_statistics: bool = False
     keeps_all: bool = False
     spoils: int | None = None
+    own_scale: float = SHRINK
 
 
 UNTOUCHED = Tampering()
@@ -104,6 +109,21 @@ class Oracle:
         return self._training.max_norm
 
     @property
+    def has_train(self) -> bool:
+        """Whether the user's class trains by a trainer of its own, which a TrainerOracle asks."""
+        return isinstance(self._session.task, HookTask) and self._session.task.has_train
+
+    @property
+    def has_short_window(self) -> bool:
+        """Whether that trainer may meet a last window with fewer micro-batches."""
+        return isinstance(self._session.task, HookTask) and self._session.task.has_train and self._session.task.has_short_window
+
+    @property
+    def has_own_step(self) -> bool:
+        """Whether the user's class makes its optimizer steps by itself."""
+        return isinstance(self._session.task, HookTask) and self._session.task.has_own_step
+
+    @property
     def has_moved(self) -> bool:
         """Whether the weights are not those of the start any more, after :meth:`members`, which make no update."""
         return any(not torch.equal(p, self.start.model[name].to(p.dtype)) for name, p in self._parameters())
@@ -117,7 +137,7 @@ class Oracle:
         """
         before = self._begin()
         parts = self.parts() if parts is None else parts
-        handle = self._training.model.register_forward_hook(_Outputs(parts, on_outputs)) if on_outputs else None
+        handle = self._training.model.register_forward_hook(Outputs(parts, on_outputs)) if on_outputs else None
         try:
             return self._step(before, samples, parts)
         finally:
@@ -237,7 +257,7 @@ class Oracle:
     def _step(self, before: Tensors, samples: Any, parts: Sequence[Rows]) -> Observation:
         number = self._training.position + 1
         micro_batches = self._split(number, samples, parts)
-        with _spoiled(self._training.parameters, self._tampering.spoils):
+        with spoiled(self._training.parameters, self._tampering.spoils):
             seen = self._kept(before, lambda: self._make(number, micro_batches))
         return dataclasses.replace(seen, tokens=self._session.task.tokens(micro_batches, seen.terms))
 
@@ -251,23 +271,27 @@ class Oracle:
         training = self._training
         seen: dict[str, Tensors] = {} if gradient is None else {"gradient": gradient}
         updates: list[None] = []
+        scaled = Scaled(training.parameters if self._has_own_scale and gradient is None else [], self._tampering.own_scale)
 
         def keep(name: str) -> None:
             seen[name] = {n: p.grad.detach().clone() for n, p in self._parameters() if p.grad is not None}
 
-        def before_update(*_: Any) -> None:
-            updates.append(None)
+        def before_update() -> None:
+            scaled.restore()
             is_changed = training.max_norm is not None or self.spec.control == "ulp_grads"
             if is_changed or "gradient" not in seen:
                 keep("clipped")
 
+        def after_update() -> None:
+            updates.append(None)
+            scaled.scale()
+
         training.on_gradient = None if gradient is not None else lambda: keep("gradient")
-        handle = training.optimizer.register_step_pre_hook(before_update)
         try:
-            outcome = make()
+            with scaled, watched(training.optimizer, before_update, after_update):
+                outcome = make()
         finally:
             training.on_gradient = None
-            handle.remove()
         for p in training.parameters:
             p.grad = None
         whole = seen.get("gradient") or seen.get("clipped") or {}
@@ -287,6 +311,11 @@ class Oracle:
             logged=outcome.values,
         )
 
+    @property
+    def _has_own_scale(self) -> bool:
+        """Whether gradients have another length until the update: no settings turn off the limit that a step of the user's own has."""
+        return self.spec.setup.optimizer.max_norm is None and self.has_own_step and not self._is_correct
+
     def _parameters(self) -> list[tuple[str, Tensor]]:
         return [(self._names[id(p)], p) for p in self._training.parameters]
 
@@ -304,7 +333,7 @@ def _restore(training: Any, start: State) -> None:
 
 
 @contextlib.contextmanager
-def _spoiled(parameters: Sequence[Tensor], place: int | None) -> Iterator[None]:
+def spoiled(parameters: Sequence[Tensor], place: int | None) -> Iterator[None]:
     """Meanwhile backward pass number ``place`` (from 0) brings the first parameter an infinite gradient; None = none does."""
     passes = itertools.count()
 
@@ -321,7 +350,7 @@ def _spoiled(parameters: Sequence[Tensor], place: int | None) -> Iterator[None]:
         handle.remove()
 
 
-class _Outputs:
+class Outputs:
     """A forward hook: hands the first output of each micro-batch on. Gradient caching embeds every micro-batch a second time."""
 
     def __init__(self, parts: Sequence[Rows], on_outputs: OnOutputs) -> None:

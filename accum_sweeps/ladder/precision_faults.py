@@ -2,6 +2,8 @@
 
 import math
 
+from torch import Tensor
+
 from accum_sweeps.ladder import changes
 from accum_sweeps.ladder.bench import Bench
 from accum_sweeps.ladder.findings import Experiment, Finding
@@ -58,6 +60,8 @@ def _not_finite(bench: Bench, spec: RunSpec) -> list[Finding]:
     own = bench.code(spec, tampering=spoiled).observe()
     is_moved = any(bool((own.after[name] != own.before[name]).any()) for name in own.after)
     is_finite = all(bool(part.isfinite().all()) for part in own.after.values())
+    if bench.has_own_step and any(_is_cut_by_element(part) for part in own.gradient.values()):
+        return []
     is_full = norm(bench.code(spec).observe().gradient) > 0 and spec.setup.optimizer.lr > 0
     if not (is_moved and is_finite and is_full):
         return []
@@ -66,6 +70,11 @@ def _not_finite(bench: Bench, spec: RunSpec) -> list[Finding]:
         words="the right step with the same micro-batch makes no update, or one that is not finite", before=math.inf, after=math.nan
     )
     return [Finding(name="loss_scaling", variant="loss_scaling_overflow", rung=5, words=words, experiments=(proof,))]
+
+
+def _is_cut_by_element(gradient: Tensor) -> bool:
+    """Whether every element is at a limit of its own: an infinite gradient is a finite one then, with or without accumulation."""
+    return gradient.numel() > 1 and bool(gradient.abs().min() == gradient.abs().max() > 0)
 
 
 def _buffer(bench: Bench, spec: RunSpec) -> list[Finding]:

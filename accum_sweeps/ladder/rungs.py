@@ -102,19 +102,28 @@ def rungs(bench: Bench, step: Sides, windows: Windows) -> list[Rung]:
     gradient, clipped, update = (step.apart(part) for part in (_gradient, _clipped, _update))
     losses = [abs(seen.loss_sum - step.whole.loss_sum) / abs(step.whole.loss_sum or 1.0) for seen in (step.arm, *step.controls)]
     rerun = geometry(again.gradient, step.arm.gradient).relative if step.arm.gradient else None
+    is_moved = not math.isnan(step.arm.lr)  # by the settings' optimizer
     off = [found.off for found in (*windows.begin, *windows.around) if found.step.seen.updates]
     apart = [updates_apart(found.step, windows.same) for found in windows.begin]
     log = abs(windows.usual.step.seen.loss - windows.usual.step.loss) / abs(windows.usual.step.loss or 1.0)
     exact, tolerance = windows.spec.setup.dtype, max(found.tolerance for found in windows.begin)
     return [
         Rung(number=0, name="rerun", measure="gradient, the same step again", value=rerun, floor=0.0),
-        Rung(number=1, name="terms", measure="number of terms less the right one", value=abs(step.arm.terms - step.whole.terms), floor=0.0),
+        Rung(
+            number=1, name="terms", measure="number of terms less the right one", value=_told(step.arm.terms - step.whole.terms), floor=0.0
+        ),
         _rung(2, "outputs", "relative L2", step.outputs, step.outputs_of_controls, step),
-        _rung(3, "loss", "relative", losses[0], tuple(losses[1:]), step),
+        _rung(3, "loss", "relative", _told(losses[0]), tuple(losses[1:]), step),
         _rung(4, "gradient", "relative L2", *gradient, step),
         _rung(5, "clipped gradient", "relative L2", *clipped, step),
-        _rung(6, "update", "relative L2", *update, step),
-        Rung(number=7, name="state", measure=f"weights and state by the same gradient, {exact}", value=_worst(apart), floor=windows.same),
+        _rung(6, "update", "relative L2", update[0] if is_moved else None, update[1], step),
+        Rung(
+            number=7,
+            name="state",
+            measure=f"weights and state by the same gradient, {exact}",
+            value=_worst(apart) if is_moved else None,
+            floor=windows.same,
+        ),
         Rung(
             number=8,
             name="windows",
@@ -122,8 +131,13 @@ def rungs(bench: Bench, step: Sides, windows: Windows) -> list[Rung]:
             value=max(off, default=None),
             floor=tolerance,
         ),
-        Rung(number=9, name="log", measure=f"logged loss, relative, {exact}", value=log, floor=max(windows.same, 10 * tolerance)),
+        Rung(number=9, name="log", measure=f"logged loss, relative, {exact}", value=_told(log), floor=max(windows.same, 10 * tolerance)),
     ]
+
+
+def _told(value: float) -> float | None:
+    """A difference; None where a user's own trainer tells nothing to compare."""
+    return None if math.isnan(value) else abs(value)
 
 
 def _worst(apart: list[tuple[str, float] | None]) -> float:

@@ -1,5 +1,6 @@
 """Faults that show over several windows: the rate, the optimizer's state, the short last window of an epoch, a resume, the log."""
 
+import dataclasses
 import math
 from collections.abc import Iterator, Sequence
 
@@ -14,6 +15,7 @@ from accum_sweeps.ladder.shares import shares
 from accum_sweeps.plan.spec import RunSpec
 
 FIRST_STEPS, RESUME_AFTER = 4, 2
+LAST = 3  # the last window of the epoch that a trainer makes
 SAME = 1e-6  # relative: a rate, an update or a loss that is off by more is off by more than its rounding, in any dtype
 EXACT = 1e-9  # the same in float64
 
@@ -24,15 +26,23 @@ class Windows:
     def __init__(self, bench: Bench, spec: RunSpec) -> None:
         self.bench, self.spec = bench, spec
         self.begin = [judged(bench, step) for step in bench.history(spec, 1, FIRST_STEPS, RESUME_AFTER)]
-        short = _first_short(bench, spec)
-        self.around = [judged(bench, step) for step in bench.history(spec, max(1, short - 1), 3 if short > 1 else 2)] if short else []
-        self.short = short
+        self.short, around = _around(bench, spec)
+        self.around = [judged(bench, step) for step in around]
         self.same = EXACT if spec.setup.dtype == "fp64" else SAME
 
     @property
     def usual(self) -> Seen:
         """A full window of a run that was not resumed."""
         return self.begin[0]
+
+
+def _around(bench: Bench, spec: RunSpec) -> tuple[int, list[Step]]:
+    """The number of a short last window, 0 = there is none, and the steps around it; a trainer's last window is its last step."""
+    if bench.has_train:
+        is_looked_at = bench.has_short_window and spec.accum > 1
+        return (LAST, bench.epoch(spec, 1, LAST, spec.accum // 2)) if is_looked_at else (0, [])
+    short = _first_short(bench, spec)
+    return short, bench.history(spec, max(1, short - 1), 3 if short > 1 else 2) if short else []
 
 
 def _first_short(bench: Bench, spec: RunSpec) -> int:
@@ -46,8 +56,10 @@ def _first_short(bench: Bench, spec: RunSpec) -> int:
 
 def window_faults(windows: Windows) -> list[Finding]:
     """All that shows over windows, beside what is wrong in every one of them."""
-    found = [*_schedule(windows), *_state(windows), *_early(windows), *_short(windows)]
-    return [*found, *_resume(windows, is_all=not found)]
+    counted = list(_counts(windows))
+    rates = [] if counted else list(_schedule(windows))  # more updates take more steps of a schedule with them
+    found = [*rates, *_state(windows), *counted, *_early(windows), *_short(windows)]
+    return [*found, *_later(windows, is_all=not found)]
 
 
 def _schedule(windows: Windows) -> Iterator[Finding]:
@@ -126,6 +138,21 @@ def _tensors_apart(own: Tensors, other: Tensors) -> float:
     return max((difference({"": own[name].double()}, {"": other[name].double()}).whole.relative for name in own), default=0.0)
 
 
+def _counts(windows: Windows) -> Iterator[Finding]:
+    """Full windows with more than one update, or without one; only a user's own step or trainer makes such."""
+    counts = [found.step.seen.updates for found in windows.begin]
+    if not windows.bench.has_own_step or counts == [1] * len(counts):
+        return
+    spec = dataclasses.replace(windows.spec, accum=1)
+    alone = max(abs(step.seen.updates - 1) for step in windows.bench.history(spec, 1, 2))
+    proof = Experiment(words="k=1: updates a window beside the one", before=max(abs(count - 1) for count in counts), after=alone)
+    words = (
+        f"the first {len(counts)} windows of {windows.spec.accum} micro-batches make {', '.join(map(str, counts))} updates, not one each"
+    )
+    is_early = windows.usual.pattern.kind == "lost" and min(counts) > 1
+    yield Finding(name="early_step" if is_early else UNKNOWN, rung=8, words=words, experiments=(proof,))
+
+
 def _early(windows: Windows) -> Iterator[Finding]:
     """Updates made from the micro-batches before them: the window's own are in the next update."""
     second = windows.begin[1]
@@ -147,16 +174,33 @@ def _short(windows: Windows) -> Iterator[Finding]:
     places = [place for place, found in enumerate(windows.around) if found.step.state.step == windows.short]
     if not places:
         return
-    short, following = windows.around[places[0]], windows.around[places[0] + 1]
+    short, *following = windows.around[places[0] :]
     if not short.step.seen.updates:
-        yield _without_update(windows, short, following)
+        yield _without_update(windows, short, following[0]) if following else _dropped(short)
         return
-    now, usual = short.pattern.scale, windows.usual.pattern.scale
+    now, usual = short.pattern.scale, _usual_scale(windows, len(short.step.members))
     if now and usual and abs(now / usual - 1) > short.tolerance:
         count = len(short.step.members)
         words = f"the window of {count} micro-batches at the end of the epoch gives {now / usual:.6g} times the gradient of a full one"
         full = Experiment(words="a full window", before=abs(now - 1), after=abs(usual - 1))
         yield Finding(name="short_window", rung=8, words=words, experiments=(full,), figures={"factor": now / usual})
+
+
+def _usual_scale(windows: Windows, count: int) -> float | None:
+    """The scale of a full window; for a trainer that of a window of ``count`` micro-batches that is full: it may be wrong by its number."""
+    if not windows.bench.has_train:
+        return windows.usual.pattern.scale
+    if windows.bench.hides_length:
+        return None
+    [alone] = windows.bench.epoch(windows.spec, LAST, 1, count)
+    return judged(windows.bench, alone).pattern.scale
+
+
+def _dropped(short: Seen) -> Finding:
+    """What a trainer leaves undone as it ends."""
+    count = len(short.step.members)
+    words = f"the last window of the epoch, of {count} micro-batches, makes no update"
+    return Finding(name="dropped_window", rung=8, words=words, experiments=(Experiment(words="a full window", before=1.0, after=0.0),))
 
 
 def _without_update(windows: Windows, short: Seen, following: Seen) -> Finding:
@@ -172,24 +216,37 @@ def _without_update(windows: Windows, short: Seen, following: Seen) -> Finding:
     return Finding(name="dropped_window", rung=8, words=words, experiments=(proof,))
 
 
-def _resume(windows: Windows, is_all: bool) -> Iterator[Finding]:
-    """The first window after a resume, beside the first of the run; ``is_all``: nothing else was found that could disturb it."""
-    usual, after = windows.usual, windows.begin[RESUME_AFTER]
-    if after.is_right or not usual.is_right or len(after.step.members) != len(usual.step.members):
+def _later(windows: Windows, is_all: bool) -> Iterator[Finding]:
+    """Later windows beside the first of the run, such as that after a resume; ``is_all``: nothing else was found that disturbs them."""
+    usual = windows.usual
+    if not usual.is_right:
         return
-    proof = Experiment(words="the first step of the run, without a resume", before=after.off, after=usual.off)
+    if windows.bench.has_train:
+        wrong = [found for found in windows.begin[1:] if found.step.seen.updates and not found.is_right]
+        yield from [_wrong(wrong[0], usual, f"the gradient of window {wrong[0].step.state.step}")] if wrong and is_all else []
+        return
+    after = windows.begin[RESUME_AFTER]
+    if after.is_right or len(after.step.members) != len(usual.step.members):
+        return
     if after.pattern.kind in ("lost", "none") and not after.has_rest:
         words = f"the first update after a resume lacks {len(after.pattern.lost)} of its {len(after.step.members)} micro-batches"
+        proof = Experiment(words="the first step of the run, without a resume", before=after.off, after=usual.off)
         yield Finding(name="resume_inside_window", rung=8, words=words, experiments=(proof,))
     elif is_all:
-        words = f"the first update after a resume is {after.off:.3g} from the right one, the first of the run {usual.off:.3g}"
-        yield Finding(name=UNKNOWN, rung=8, words=words, experiments=(proof,))
+        yield _wrong(after, usual, "the first update after a resume")
+
+
+def _wrong(found: Seen, usual: Seen, what: str) -> Finding:
+    words = f"{what} is {found.off:.3g} from the right one, the first of the run {usual.off:.3g}"
+    return Finding(name=UNKNOWN, rung=8, words=words, experiments=(Experiment(words="the first step", before=found.off, after=usual.off),))
 
 
 def log_faults(windows: Windows, gradient_is_right: bool) -> list[Finding]:
     """The logged loss against the losses of the step's micro-batches."""
     found = windows.usual
     step, logged = found.step, found.step.seen.loss
+    if windows.bench.has_train and math.isnan(logged):  # it was not told
+        return []
     same = max(windows.same, 10 * found.tolerance)
     factor = found.pattern.scale or 1.0
     told = [step.loss, *([] if gradient_is_right else [step.mean_of_losses, step.loss * factor])]

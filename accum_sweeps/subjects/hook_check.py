@@ -25,6 +25,7 @@ OPTIONAL = {
     "evaluate": "evaluate(self, model) -> eval_loss",
     "optimizer": "optimizer(self, model) -> optimizer",
     "step": "step(self, model, optimizer, micro_batches) -> (sum, count)",
+    "train": "train(self, model, optimizer, scheduler, micro_batches, accum) -> list of losses or None",
     "state": "state(self) -> dict",
     "restore": "restore(self, state) -> None",
 }
@@ -69,6 +70,9 @@ def check_class(kind: type) -> None:
         if callable(getattr(kind, name, None)) and not _accepts(kind, name, form.partition(")")[0].count(",")):
             given = f"{name}{inspect.signature(getattr(kind, name))}"
             raise HookError(f"method {given} of class {kind.__name__} cannot be called as needed", f"It must look like: def {form}")
+    if callable(getattr(kind, "train", None)) and callable(getattr(kind, "step", None)):
+        hint = "An audit looks into train, a sweep makes its steps by step: derive one class from the other, with train in one of them."
+        raise HookError(f"class {kind.__name__} has both train and step", hint)
     for name, other in (("state", "restore"), ("restore", "state")):
         if callable(getattr(kind, name, None)) and not callable(getattr(kind, other, None)):
             raise HookError(f"class {kind.__name__} has the method {name} but not {other}", f"It must look like: def {OPTIONAL[other]}")

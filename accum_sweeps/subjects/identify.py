@@ -69,6 +69,8 @@ def _check_hook(part: PythonHook, files: dict[str, Path], cwd: Path, setup: Setu
         check_arguments(loaded["parameters"], part.args)
         if setup is not None and "step" in loaded["optional"]:
             _check_own_step(setup)
+        if setup is not None and "train" in loaded["optional"]:
+            _check_train(setup)
     except HookError as error:
         raise ConfigError("subject.target", part.target, error.problem, error.hint) from None
     _require_all_found(part, [Path(name) for name in loaded["files"]], files, cwd)
@@ -85,6 +87,18 @@ def _check_own_step(setup: Setup) -> None:
     if setup.accumulator != "param":
         problem = f"has the method step, which accumulates by itself: accumulator={setup.accumulator} would have no effect"
         raise HookError(problem, f"Leave accumulator=param, {hint}")
+
+
+def _check_train(setup: Setup) -> None:
+    """HookError for a sweep, and for settings that a trainer of the user's would silently miss."""
+    if setup.measure != "ladder":
+        problem = "has the method train, which is for audits; a sweep makes step after step and needs step, or neither of them"
+        raise HookError(problem, "Audit it with +grid=audit, or leave train to a class of its own that derives from this one.")
+    missed = {f"ranks={setup.ranks}": setup.ranks > 1, "dtype=amp_fp16": setup.dtype == "amp_fp16", f"ema={setup.ema}": bool(setup.ema)}
+    missed[f"accumulator={setup.accumulator}"] = setup.accumulator != "param"
+    for name, is_set in missed.items():
+        if is_set:
+            raise HookError(f"has the method train, on which {name} would have no effect", "Leave it out.")
 
 
 @functools.cache

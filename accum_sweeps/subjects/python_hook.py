@@ -6,10 +6,21 @@
     evaluate(model) -> loss | (sum, count) | {name: value}          optional; without it eval_loss stays empty
     optimizer(model) -> torch.optim.Optimizer    optional; replaces group ``optimizer``, its schedule and its clipping
     step(model, optimizer, micro_batches) -> (sum, count)           optional; one whole optimizer step in the user's own words
+    train(model, optimizer, scheduler, micro_batches, accum) -> losses | None    optional, for audits, in place of step; see below
     state() -> dict, restore(state)              optional; what a checkpoint must hold beside model and optimizer, such as a scheduler
 
 Samples are a list, or tensors whose first dimension counts samples: one, or a tuple or dict of them. Before they reach
 ``loss`` they are cut into micro-batches and moved to the run's device, floating-point ones in the dtype of the weights.
+
+``train`` hands ``model`` to a trainer of one's own that makes several optimizer steps by itself, such as transformers' Trainer. It
+trains the model in place for one epoch over the list ``micro_batches``, in their order, each as ``loss`` would get it: an update after
+each ``accum`` of them, by the given optimizer, and ``scheduler.step()`` (a torch LambdaLR) after each update. The last window may hold
+fewer. It may return a list of the mean loss that it logged for each update. Two attributes tell more:
+
+    lr = 0.1                  train has a plain SGD of its own with this rate, in place of the given optimizer
+    last_window = "full"      train never sees an epoch whose last window has fewer micro-batches, so the audit leaves that out
+
+Such a class can be audited (``acs.audit``, ``+grid=audit``); a sweep, which makes step after step, refuses it.
 """
 
 import functools
@@ -102,8 +113,48 @@ class HookTask:
 
     @property
     def step(self) -> Step:
-        """The user's own optimizer step, or the product's."""
+        """The user's own optimizer step, or the product's. One that trains by ``train`` has none, and says so when it is called."""
+        if self.has_train:
+            return _no_step
         return self._own_step if self._has("step") else train_step
+
+    @property
+    def has_train(self) -> bool:
+        """Whether the user's class trains by its own trainer."""
+        return self._has("train")
+
+    @property
+    def has_own_step(self) -> bool:
+        """Whether the user's class has an optimizer step of its own."""
+        return self._has("step")
+
+    @property
+    def own_rate(self) -> float | None:
+        """The rate of a plain SGD that ``train`` has in place of the given optimizer; None = it uses the given one."""
+        rate = getattr(self._hook, "lr", None)
+        if rate is None:
+            return None
+        if isinstance(rate, bool) or not isinstance(rate, int | float) or not 0 < rate < math.inf:
+            raise HookError(f"the attribute lr is {rate!r}", "It is the rate of the plain SGD that train has of its own, a number above 0.")
+        return float(rate)
+
+    @property
+    def has_short_window(self) -> bool:
+        """Whether the last window that ``train`` sees may be short."""
+        last = getattr(self._hook, "last_window", "short")
+        if last not in ("short", "full"):
+            raise HookError(f"the attribute last_window is {last!r}", 'It is "short", the default, or "full".')
+        return bool(last == "short")
+
+    def train(self, training: Training, scheduler: Any, micro_batches: list[Any], accum: int) -> list[float] | None:
+        """Have the user's trainer train over ``micro_batches``; the losses that it logged, if it tells."""
+        with self._precision.autocast():
+            given = self._hook.train(training.model, training.optimizer, scheduler, micro_batches, accum)
+        if given is None:
+            return None
+        if not isinstance(given, Sequence) or isinstance(given, str):
+            raise HookError(f"train returned {type(given).__name__}", "Return a list with the logged loss of each update, or None.")
+        return [_number(loss) for loss in given]
 
     def build(self) -> torch.nn.Module:
         """The user's model; the global generators of torch, numpy and Python start from the ``init`` stream."""
@@ -196,6 +247,10 @@ class HookTask:
         if training.average is not None and math.isfinite(loss):
             training.average.update_parameters(training.model)
         return StepOutcome(loss=loss, terms=terms)
+
+
+def _no_step(training: Training, micro_batches: list[Any]) -> StepOutcome:
+    raise HookError("the class has the method train, which is for audits", "A sweep makes step after step: give it a method step, or none.")
 
 
 def _mean(given: Any, name: str) -> tuple[float, float]:
