@@ -5,13 +5,13 @@ BIN := $(VENV)/bin
 PIP_INSTALL := $(BIN)/python -m pip -qq --disable-pip-version-check --no-input install --constraint constraints.txt
 
 .DEFAULT_GOAL := help
-.PHONY: help sweep test bench clean
+.PHONY: help sweep test bench bench-faults clean
 .DELETE_ON_ERROR:
 
 help:
 	@echo "make sweep   install into $(VENV) if needed, then run: python -m accum_sweeps +grid=adamw"
 	@echo "make test    install if needed, then run every check and the whole test suite"
-	@echo "make bench   install if needed, then run the side-by-side timings of tests/benchmarks"
+	@echo "make bench   install if needed, then run the side-by-side timings of tests/benchmarks (bench-faults: the fault benchmark)"
 	@echo "make clean   delete $(VENV) and everything that tools have built (results in sweeps/ stay)"
 
 # Stamps: an installation is repeated only when what it depends on has changed. An environment holds absolute paths, so
@@ -62,7 +62,10 @@ test: $(VENV)/.stamp-dev
 	$(BIN)/python -m pytest -n 2 --dist loadgroup --cov
 
 bench: $(VENV)/.stamp-bench
-	@set -e; for script in tests/benchmarks/bench_*.py; do echo "== $$script"; $(BIN)/python "$$script"; done
+	@set -e; for script in $(filter-out %/bench_faults.py,$(wildcard tests/benchmarks/bench_*.py)); do echo "== $$script"; $(BIN)/python "$$script"; done
+
+bench-faults: $(VENV)/.stamp-dev
+	@$(BIN)/python tests/benchmarks/bench_faults.py
 
 clean:
 	rm -rf $(VENV) build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis .coverage htmlcov

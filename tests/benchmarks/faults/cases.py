@@ -16,7 +16,7 @@ import numpy as np
 from accum_sweeps.plan.errors import ConfigError
 from accum_sweeps.plan.faults import FAULTS, NONE, classes_of
 from accum_sweeps.plan.spec import RunSpec
-from tests.benchmarks.faults.settings import OPTIMIZERS, needs_of, spec_of
+from tests.benchmarks.faults.settings import FURTHER, OPTIMIZERS, needs_of, spec_of
 from tests.benchmarks.faults.toggles import DEPENDENCE, TOGGLES, clash
 from tests.faults.subjects import RANKS
 
@@ -28,7 +28,7 @@ FAULTY_SEEDS = 25
 CLEAN_SEED = 1000  # the first of the clean cases; those of the floors begin at 9000
 # Cases of a fault by subject; a subject in which it cannot act hands its share to the others that it can act in.
 SHARES = {"lm": 9, "mlp": 7, "tagger": 7, "clip_cached": 1, "clip_plain": 1}
-CLEAN = {"lm": 300, "mlp": 150, "tagger": 160, "clip_cached": 25, "clip_plain": 15}
+CLEAN = {"lm": 310, "mlp": 150, "tagger": 160, "clip_cached": 25, "clip_plain": 25}
 SLOW_AT_64 = {"lm": 0.12, "clip_cached": 0.0, "clip_plain": 0.0, "mlp": 0.25, "tagger": 0.25}  # the share of cases with k=64
 NO_TERMS = ("mean_of_means", "mean_of_means_over_ranks")  # of unequal counts, which clip's micro-batches never have
 
@@ -202,6 +202,7 @@ def _clean(subject: str, name: str, rng: np.random.Generator) -> dict[str, Any] 
 
 def _clean_settings(subject: str, names: tuple[str, ...], rng: np.random.Generator) -> dict[str, Any]:
     changes: dict[str, Any] = {}
+    optimizer = str(rng.choice([*OPTIMIZERS, *FURTHER]))
     for name in names:
         changes |= TOGGLES[subject][name]
     k = int(changes.pop("k", 64 if rng.random() < SLOW_AT_64[subject] and "rows" not in changes else rng.choice([2, 4, 8])))
@@ -214,7 +215,7 @@ def _clean_settings(subject: str, names: tuple[str, ...], rng: np.random.Generat
     return {
         "subject": subject,
         "dtype": changes.pop("dtype", str(rng.choice(DTYPES))),
-        "optimizer": str(rng.choice([*OPTIMIZERS, "adam", "momentum"])),
+        "optimizer": changes.pop("optimizer", optimizer),
         "k": k,
         "rows": rows,
         "toggles": names,

@@ -55,7 +55,7 @@ def rate_of(rows: Iterable[Row], is_hit: Callable[[Row], bool]) -> Rate:
 def summary(rows: Sequence[Row], scans: Sequence[Smallest], seconds: float) -> str:
     """The whole page."""
     parts = [_counts(rows, seconds), _goals(rows), _by("dtype", rows), _by("subject", rows), _by("k", rows), _by("optimizer", rows)]
-    parts += [_today(rows), _by("fault", rows), _confusion(rows), _dependence(rows), _inert(rows), _strengths(scans), _errors(rows)]
+    parts += [_today(rows), _faults(rows), _confusion(rows), _dependence(rows), _inert(rows), _strengths(scans), _errors(rows)]
     return "\n\n".join(part for part in parts if part) + "\n"
 
 
@@ -106,6 +106,17 @@ def _by(key: str, rows: Sequence[Row]) -> str:
         own = [row for row in rows if row[key] == value and is_counted(row)]
         lines.append([str(value), *(str(rate_of(own, is_hit)) for is_hit in (is_found, is_right, is_wrong))])
     return f"## By {key}\n\n" + table([key, "detected", "right class", "wrong class"], lines)
+
+
+def _faults(rows: Sequence[Row]) -> str:
+    lines = []
+    for fault in dict.fromkeys(row["fault"] for row in rows if row["fault"] != NONE):
+        own = [row for row in rows if row["fault"] == fault]
+        counted = [row for row in own if is_counted(row)]
+        figures = [len(own), len(counted), *(sum(map(is_hit, counted)) for is_hit in (is_found, is_right, is_wrong))]
+        smallest = min((row["effect"] for row in counted), default=float("nan"))
+        lines.append([fault, *map(str, figures), f"{smallest:.3g}"])
+    return "## By fault\n\n" + table(["fault", "cases", "counted", "detected", "right class", "wrong class", "smallest effect"], lines)
 
 
 def _today(rows: Sequence[Row]) -> str:

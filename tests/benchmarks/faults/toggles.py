@@ -62,7 +62,8 @@ MLP: dict[str, dict[str, Any]] = {
     "bf16_many_rows": {"dtype": "bf16", "rows": 64},
 }
 TAGGER: dict[str, dict[str, Any]] = {
-    "sparse": {"args": {"sparse": True}},
+    # torch's SGD takes sparse gradients, without weight decay; its other optimizers do not.
+    "sparse": {"args": {"sparse": True}, "optimizer": "sgd", "optimizer.weight_decay": 0.0},
     "tied": {"args": {"tied": True}},
     "few_words": {"args": {"few": True}},
     "empty": {"args": {"empty": True}},
