@@ -338,7 +338,9 @@ def spoiled(parameters: Sequence[Tensor], place: int | None) -> Iterator[None]:
     passes = itertools.count()
 
     def spoil(gradient: Tensor) -> Tensor:
-        return torch.full_like(gradient, torch.inf) if next(passes) == place else gradient
+        if next(passes) != place:
+            return gradient
+        return gradient * torch.inf if gradient.is_sparse else torch.full_like(gradient, torch.inf)  # torch fills no sparse tensor
 
     if place is None:
         yield

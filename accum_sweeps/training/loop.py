@@ -58,6 +58,7 @@ class TrainingSession:
     def _start(self) -> Training:
         setup, task, autocast = self._spec.setup, self.task, self._precision.autocast
         model = task.build().to(device=setup.device, dtype=self._precision.parameters).train()
+        _densify(model)
         own = task.optimizer(model)
 
         def loss(micro_batch: Any) -> tuple[Tensor, Terms]:
@@ -217,6 +218,18 @@ class TrainingSession:
         self.task.restore(state["task"])
         self._tokens, self.training.position, self._loaded = state["tokens"], step, path
         return step
+
+
+def _densify(model: torch.nn.Module) -> None:
+    """Have embeddings with sparse gradients keep dense ones of the same values: sparse ones have no norm in torch."""
+
+    def kept(parameter: Tensor) -> None:
+        if parameter.grad is not None and parameter.grad.is_sparse:
+            parameter.grad = parameter.grad.to_dense()
+
+    for module in model.modules():
+        if isinstance(module, torch.nn.Embedding | torch.nn.EmbeddingBag) and module.sparse and module.weight.requires_grad:
+            module.weight.register_post_accumulate_grad_hook(kept)  # type: ignore[no-untyped-call]
 
 
 class _NotedRate:
