@@ -137,7 +137,7 @@ class Bench:
     def tolerance(self, step: Step) -> float:
         """What rounding may do to a share, or leave as residual, in ``step``."""
         size = max(part.dtype.itemsize for part in step.seen.gradient.values()) if step.seen.gradient else 8
-        noise = NOISE_SAFETY * max(self.rerun, self.noise if size == 8 else 0.0)
+        noise = NOISE_SAFETY * max(self.rerun, max(self.noise, self.own_noise) if size == 8 else 0.0)
         return max(SAFETY * self.rounding(step.spec), noise, LEAST[size], SAFETY * step.seen.resolution)
 
     def rounding(self, spec: RunSpec) -> float:
@@ -158,6 +158,15 @@ class Bench:
         controls = [dataclasses.replace(spec, control="ulp_weights"), changes.regrouped(spec, 1), changes.regrouped(spec, 2)]
         moved = [geometry(self.right(control).observe().gradient, plain).relative for control in controls]
         return max((each for each in moved if each <= MOST_NOISE), default=0.0)
+
+    @functools.cached_property
+    def own_noise(self) -> float:
+        """The same of a step or a trainer of the user's own, whose loss may have more float32 parts: what is not of the batch at k=1."""
+        if not self.has_own_step or not self.has_fp64:
+            return 0.0
+        spec = dataclasses.replace(self._exact, accum=1)
+        rests = [step.shares.rest for step in self.history(spec, 1, ORDERED) if step.seen.gradient]
+        return max((rest for rest in rests if rest <= MOST_NOISE), default=0.0)
 
     def members(self, spec: RunSpec, state: State, step: int) -> list[Member]:
         """The micro-batches of optimizer step ``step`` at the weights of ``state``."""
@@ -200,16 +209,21 @@ class Bench:
         """Whether a step or a trainer of the user's own gives every gradient the same length, however long the loss makes it."""
         if not self.has_own_step:
             return False
-        free = changes.without_clipping(self.spec)
+        free = self._exact
         own, shrunk = (norm(self._code(free, None, Tampering(own_scale=scale)).observe().gradient) for scale in (1.0, SHRINK))
         return bool(0 < own < math.sqrt(SHRINK) * shrunk < math.inf)
+
+    @property
+    def _exact(self) -> RunSpec:
+        """The settings without a limit of their own, in float64 where the subject runs in it."""
+        return changes.without_clipping(changes.in_fp64(self.spec) if self.has_fp64 else self.spec)
 
     @functools.cached_property
     def hides_length(self) -> bool:
         """Whether gradients of different lengths come out with one length, as of a limit that cannot be lifted."""
         if not self.has_own_step or self.has_one_length:
             return self.has_one_length
-        steps = [step for step in self.history(changes.without_clipping(self.spec), 1, ORDERED) if step.seen.gradient]
+        steps = [step for step in self.history(self._exact, 1, ORDERED) if step.seen.gradient]
         lengths = [norm(step.seen.gradient) for step in steps]
         right = [length / step.shares.sums.rho for step, length in zip(steps, lengths, strict=True) if step.shares.sums.rho]
         return len(right) > 1 and max(lengths) / min(lengths) - 1 <= ONE_LENGTH < OTHER_LENGTH <= max(right) / min(right) - 1

@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from accum_sweeps.ladder.bench import Bench
 
 ORDERED = 3  # windows that are searched for the micro-batches of a trainer's first update
+FINE = 1e-12  # relative: less is the rounding of float64
 SOME = 0.1  # of the largest share, or of what is to be explained
 
 
@@ -48,6 +49,7 @@ def remarks(bench: "Bench") -> list[str]:
     """What a reader should know of how the user's own code was looked into."""
     quiet = "dropout is off: in which order a trainer draws its masks is its own affair"
     one = "every gradient is given the same length: a division that is missing, wrong or made twice is not observable"
-    trained = "train is called once for several windows; a resume is not looked into"
-    told = ((bench.has_train, trained), (bench.is_quiet, quiet), (bench.hides_length, one))
+    trained = "the trainer is called once for several windows; a resume is not looked into"
+    wide = f"parts of it are float32 in float64, too: at k=1 its gradient is {bench.own_noise:.2g} from the right one, taken as rounding"
+    told = ((bench.has_train, trained), (bench.is_quiet, quiet), (bench.hides_length, one), (bench.own_noise > FINE, wide))
     return [words for is_so, words in told if is_so]

@@ -60,7 +60,7 @@ def test_the_names_used_in_a_notebook_exist() -> None:
     assert used == set(accum_sweeps.__all__)
 
 
-@pytest.mark.parametrize("name", ["my_training.py", "train.py", "mine.py"])
+@pytest.mark.parametrize("name", ["my_training.py", "train.py", "mine.py", "my_trainer.py"])
 def test_the_worked_examples_are_the_tested_ones(name: str) -> None:
     assert (EXAMPLES / name).read_text(encoding="utf-8") in blocks("python")
 

@@ -12,8 +12,9 @@ from tests.house.checkout import ROOT
 
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 EXTRAS = PROJECT["optional-dependencies"]
-OWN = "accum_sweeps[clip]"  # the tests need that extra as well
-DECLARED = [Requirement(text) for text in [*PROJECT["dependencies"], *EXTRAS["clip"], *EXTRAS["dev"]] if text != OWN]
+OWN = "accum_sweeps[audit,clip]"  # the tests need those extras as well
+LISTED = [*PROJECT["dependencies"], *EXTRAS["audit"], *EXTRAS["clip"], *EXTRAS["dev"]]
+DECLARED = [Requirement(text) for text in dict.fromkeys(LISTED) if text != OWN]
 COMPARED = [Requirement(text) for text in EXTRAS["bench"]]  # what only timings compare with: tests run without it
 
 
@@ -44,7 +45,7 @@ def test_the_pinned_version_is_installed(requirement: Requirement) -> None:
     assert Version(importlib.metadata.version(requirement.name)).public == PINS[canonicalize_name(requirement.name)].public
 
 
-def test_the_tests_install_what_the_contrastive_subject_needs() -> None:
+def test_the_tests_install_what_subjects_and_audits_need() -> None:
     assert OWN in EXTRAS["dev"]
 
 
