@@ -158,14 +158,18 @@ def _inert(rows: Sequence[Row]) -> str:
 
 
 def _strengths(scans: Sequence[Smallest]) -> str:
-    lines = [[s.fault, s.dtype, *(_figure(v) for v in (s.strength, s.effect, s.missed, s.missed_effect))] for s in scans]
-    head = ["fault", "dtype", "smallest strength named", "its effect", "first not named", "its effect"]
-    return "## Smallest strength that is named\n\n" + table(head, lines) if scans else ""
+    lines = []
+    for s in scans:
+        figures = [_figure(value) for value in (s.detected, s.detected_effect, s.named, s.named_effect)]
+        misnamed = ", ".join(f"{_figure(strength)}: {answer}" for strength, answer in s.misnamed)
+        lines.append([s.fault, s.dtype, *figures, misnamed or "-"])
+    head = ["fault", "dtype", "smallest strength detected", "its effect", "smallest named rightly", "its effect", "otherwise named"]
+    return "## Smallest strength\n\n" + table(head, lines) if scans else ""
 
 
-def _figure(value: float | str) -> str:
-    if isinstance(value, str):
-        return value or "-"
+def _figure(value: float | None) -> str:
+    if value is None:
+        return "-"
     return f"1 {'-' if value < 1 else '+'} {abs(value - 1):.3g}" if 0.5 < value < 2 and value != 1 else f"{value:.3g}"
 
 
