@@ -10,23 +10,26 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+import numpy as np
 from torch import Tensor
 
 from accum_sweeps.ladder import changes
 from accum_sweeps.ladder.geometry import geometry
 from accum_sweeps.ladder.observation import Member, Observation, State, Tensors
 from accum_sweeps.ladder.oracle import UNTOUCHED, Oracle, Sessions, Tampering, own_sessions
-from accum_sweeps.ladder.own_code import ORDERED, own_obstacle
-from accum_sweeps.ladder.shares import Shares, norm, shares
+from accum_sweeps.ladder.own_code import MOST_OWN_NOISE, ORDERED, own_obstacle
+from accum_sweeps.ladder.shares import Shares, norm, share_of_bf16, shares
 from accum_sweeps.ladder.trainer import TrainerOracle, Window
 from accum_sweeps.ladder.updates import SHRINK
 from accum_sweeps.plan.spec import RunSpec
+from accum_sweeps.training import optimizers
 from accum_sweeps.training.task import Rows
 
 CLIP_EPS = 1e-6  # what torch's clipping adds to the norm
 SAFETY = 30.0  # how much more than right code's own rounding in a place is still rounding
 NOISE_SAFETY = 10.0
 ONE_LENGTH, OTHER_LENGTH = 1e-3, 3e-3  # relative: lengths of gradients that are the same, or different
+MOSTLY = 0.99  # of a gradient's elements
 MOST_NOISE = 1e-5  # a control that changes more is no rounding in float64, whatever parts of the network are float32
 LEAST = {8: 1e-13, 4: 2e-6, 2: 2e-3}  # by bytes of a gradient's element: no share is known better
 
@@ -78,7 +81,7 @@ class Bench:
 
     def code(self, spec: RunSpec, state: State | None = None, tampering: Tampering = UNTOUCHED) -> Oracle:
         """The code under test with the settings of ``spec``, from ``state``, by default the beginning."""
-        return self._code(spec, state, dataclasses.replace(tampering, own_scale=1.0) if self.has_one_length else tampering)
+        return self._code(spec, state, dataclasses.replace(tampering, own_scale=1.0) if self.is_unscalable else tampering)
 
     def _code(self, spec: RunSpec, state: State | None, tampering: Tampering) -> Oracle:
         kind = TrainerOracle if self.has_train else Oracle
@@ -161,12 +164,18 @@ class Bench:
 
     @functools.cached_property
     def own_noise(self) -> float:
-        """The same of a step or a trainer of the user's own, whose loss may have more float32 parts: what is not of the batch at k=1."""
-        if not self.has_own_step or not self.has_fp64:
+        """The same of a step or a trainer of the user's own, whose loss may have more parts of low precision."""
+        return self.own_rest if self.own_rest <= MOST_OWN_NOISE else 0.0
+
+    @functools.cached_property
+    def own_rest(self) -> float:
+        """How much of its gradient at k=1, where nothing is accumulated, is not of the batch; 0 where it is the rounding of a buffer."""
+        if not self.has_own_step:
             return 0.0
-        spec = dataclasses.replace(self._exact, accum=1)
-        rests = [step.shares.rest for step in self.history(spec, 1, ORDERED) if step.seen.gradient]
-        return max((rest for rest in rests if rest <= MOST_NOISE), default=0.0)
+        quiet = Tampering(keeps_all=self.draws(UNTOUCHED))
+        step = self.step(dataclasses.replace(self.exact, accum=1), quiet)
+        is_rounded = share_of_bf16(step.seen.gradient) > MOSTLY
+        return 0.0 if is_rounded or not math.isfinite(step.shares.rest) else step.shares.rest
 
     def members(self, spec: RunSpec, state: State, step: int) -> list[Member]:
         """The micro-batches of optimizer step ``step`` at the weights of ``state``."""
@@ -205,25 +214,44 @@ class Bench:
         return geometry(second, first).relative > 0
 
     @functools.cached_property
-    def has_one_length(self) -> bool:
-        """Whether a step or a trainer of the user's own gives every gradient the same length, however long the loss makes it."""
+    def _own_lengths(self) -> tuple[float, float]:
+        """The length of a gradient that a user's own code gives the optimizer, and of ``SHRINK`` times that gradient."""
+        own, shrunk = (norm(self._code(self.exact, None, Tampering(own_scale=scale)).observe().gradient) for scale in (1.0, SHRINK))
+        return own, SHRINK * shrunk
+
+    @functools.cached_property
+    def is_unscalable(self) -> bool:
+        """Whether that code gives gradients a length, or adds something to them, however long they are: they cannot be scaled then."""
         if not self.has_own_step:
             return False
-        free = self._exact
-        own, shrunk = (norm(self._code(free, None, Tampering(own_scale=scale)).observe().gradient) for scale in (1.0, SHRINK))
-        return bool(0 < own < math.sqrt(SHRINK) * shrunk < math.inf)
+        own, shrunk = self._own_lengths
+        return bool(0 < math.sqrt(SHRINK) * own < shrunk < math.inf)
+
+    @functools.cached_property
+    def follows_schedule(self) -> bool:
+        """Whether a trainer's rates are those of the scheduler that it is given, however often it steps it; one may have its own."""
+        if not self.has_train or not self.has_settings_optimizer:
+            return not self.has_train
+        part, most = self.spec.setup.optimizer, (ORDERED + 2) * self.spec.accum
+        factor = optimizers.schedule(part, self.spec.setup.steps)
+        known = np.array([part.lr * factor(step) for step in range(1, most + ORDERED)])
+        rates = [step.seen.lr for step in self.history(self.exact, 1, ORDERED) if math.isfinite(step.seen.lr)]
+        is_stepped = len(rates) < ORDERED or np.ptp(rates) > 0 or np.ptp(known) == 0
+        return bool(is_stepped and all(np.isclose(rate, known, rtol=1e-9, atol=0).any() for rate in rates))
 
     @property
-    def _exact(self) -> RunSpec:
+    def exact(self) -> RunSpec:
         """The settings without a limit of their own, in float64 where the subject runs in it."""
         return changes.without_clipping(changes.in_fp64(self.spec) if self.has_fp64 else self.spec)
 
     @functools.cached_property
     def hides_length(self) -> bool:
         """Whether gradients of different lengths come out with one length, as of a limit that cannot be lifted."""
-        if not self.has_own_step or self.has_one_length:
-            return self.has_one_length
-        steps = [step for step in self.history(self._exact, 1, ORDERED) if step.seen.gradient]
+        if not self.has_own_step:
+            return False
+        if self.is_unscalable and abs(self._own_lengths[0] / self._own_lengths[1] - 1) <= ONE_LENGTH:
+            return True
+        steps = [step for step in self.history(self.exact, 1, ORDERED) if step.seen.gradient]
         lengths = [norm(step.seen.gradient) for step in steps]
         right = [length / step.shares.sums.rho for step, length in zip(steps, lengths, strict=True) if step.shares.sums.rho]
         return len(right) > 1 and max(lengths) / min(lengths) - 1 <= ONE_LENGTH < OTHER_LENGTH <= max(right) / min(right) - 1

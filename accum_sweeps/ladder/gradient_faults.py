@@ -5,7 +5,6 @@ import math
 from collections.abc import Iterator
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 
 from accum_sweeps.ladder import changes
@@ -14,7 +13,7 @@ from accum_sweeps.ladder.findings import UNKNOWN, Experiment, Finding
 from accum_sweeps.ladder.geometry import geometry
 from accum_sweeps.ladder.oracle import Tampering
 from accum_sweeps.ladder.own_clipping import own_clipping
-from accum_sweeps.ladder.shares import Pattern, norm, pattern
+from accum_sweeps.ladder.shares import Pattern, norm, pattern, share_of_bf16
 from accum_sweeps.plan.spec import RunSpec
 
 AVERAGED = 5e-4  # what bfloat16 rounding may do to the length of a whole gradient
@@ -60,7 +59,7 @@ def judged(bench: Bench, step: Step) -> Seen:
 def gradient_faults(bench: Bench, found: Seen) -> list[Finding]:
     """The faults of the full window ``found``, clipping aside."""
     spec = found.step.spec
-    if found.is_right:
+    if found.is_right or (bench.has_own_step and not found.step.seen.updates):  # updates that are missing are counted by windows
         return []
     named = [*_beside(bench, spec, found), *_of_shares(bench, spec, found)]
     if not named and found.pattern.kind == "scaled" and not found.has_rest and bench.hides_length:
@@ -102,17 +101,10 @@ def _low_buffer(bench: Bench, spec: RunSpec, found: Seen) -> Experiment | None:
         return None
     low = changes.changed(changes.one_rank(spec), accumulator="bf16")
     rest, own = found.step.shares.rest, bench.rounding(low)
-    is_low = _share_of_bf16(found) > 0.99
+    is_low = share_of_bf16(found.step.seen.gradient) > 0.99
     if not is_low and not (0.3 * own <= rest <= 3 * own and rest < 0.1):
         return None
     return Experiment(words="right accumulation in a bfloat16 buffer, and in the run's own", before=own, after=bench.rounding(spec))
-
-
-def _share_of_bf16(found: Seen) -> float:
-    """The share of the gradient's nonzero entries that bfloat16 can hold."""
-    entries = torch.cat([part.flatten() for part in found.step.seen.gradient.values()])
-    entries = entries[entries != 0]
-    return float((entries == entries.bfloat16().to(entries.dtype)).double().mean()) if len(entries) else 0.0
 
 
 def _of_shares(bench: Bench, spec: RunSpec, found: Seen) -> Iterator[Finding]:

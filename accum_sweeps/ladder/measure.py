@@ -38,7 +38,7 @@ class Outputs:
         """The outputs of the micro-batch with these rows; those whose shape depends on the cut cannot be compared."""
         for kept, tensor in zip(self._kept, tensors, strict=False):
             if kept.shape[1:] == tensor.shape[1:]:
-                self._parts += [part(own, kept[row]) for row, own in zip(rows.tolist(), tensor, strict=True)]
+                self._parts += [part(own.to(kept.dtype), kept[row]) for row, own in zip(rows.tolist(), tensor, strict=True)]
 
     @property
     def difference(self) -> Part | None:

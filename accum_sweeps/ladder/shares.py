@@ -79,6 +79,15 @@ def norm(gradient: Mapping[str, torch.Tensor]) -> float:
     return math.sqrt(sum(float(part.double().square().sum()) for part in gradient.values()))
 
 
+def share_of_bf16(gradient: Mapping[str, torch.Tensor]) -> float:
+    """The share of the nonzero entries that bfloat16 can hold; 0 without one."""
+    if not gradient:
+        return 0.0
+    entries = torch.cat([part.flatten() for part in gradient.values()])
+    entries = entries[entries != 0]
+    return float((entries == entries.bfloat16().to(entries.dtype)).double().mean()) if len(entries) else 0.0
+
+
 @dataclass(frozen=True, kw_only=True)
 class Pattern:
     """What shares look like.

@@ -36,7 +36,7 @@ class Window:
 class TrainerOracle(Oracle):
     """The optimizer steps that a class with method ``train`` makes. A resume cannot be asked for: a trainer's is its own affair.
 
-    Raises UserError for settings that would have no effect, NotSeenError where nothing can be seen.
+    Raises UserError for settings that would have no effect, NotSeenError where updates are made in a way that cannot be seen.
     """
 
     def observe(self, samples: Any = None, parts: Sequence[Rows] | None = None, on_outputs: OnOutputs | None = None) -> Observation:
@@ -57,8 +57,6 @@ class TrainerOracle(Oracle):
         updates, losses, passes = self._trained(windows, on_outputs, scale)
         if not updates and scale != 1:  # there was no update at which the gradients could be given their own length
             updates, losses, passes = self._trained(windows, on_outputs, 1.0)
-        if not updates:
-            raise NotSeenError(f"train changes no weight in {len(windows)} window(s): there is no update to look into")
         counts = [len(window.parts) for window in windows]
         _require_one_epoch(len(updates), passes, counts)
         placed = _placed(updates, passes, counts)

@@ -58,12 +58,15 @@ def window_faults(windows: Windows) -> list[Finding]:
     """All that shows over windows, beside what is wrong in every one of them."""
     counted = list(_counts(windows))
     rates = [] if counted else list(_schedule(windows))  # more updates take more steps of a schedule with them
-    found = [*rates, *_state(windows), *counted, *_early(windows), *_short(windows)]
+    early = [] if counted else list(_early(windows))
+    found = [*rates, *_state(windows), *counted, *early, *_short(windows)]
     return [*found, *_later(windows, is_all=not found)]
 
 
 def _schedule(windows: Windows) -> Iterator[Finding]:
     """The rate of each update against the schedule's."""
+    if not windows.bench.follows_schedule:
+        return
     for found in [*windows.begin, *windows.around]:
         step = found.step
         if step.expected is not None and abs(step.seen.lr - step.expected.lr) > windows.same * abs(step.expected.lr):
@@ -179,11 +182,15 @@ def _short(windows: Windows) -> Iterator[Finding]:
         yield _without_update(windows, short, following[0]) if following else _dropped(short)
         return
     now, usual = short.pattern.scale, _usual_scale(windows, len(short.step.members))
+    count = len(short.step.members)
+    full = Experiment(words="a full window", before=short.off, after=windows.usual.off)
     if now and usual and abs(now / usual - 1) > short.tolerance:
-        count = len(short.step.members)
         words = f"the window of {count} micro-batches at the end of the epoch gives {now / usual:.6g} times the gradient of a full one"
-        full = Experiment(words="a full window", before=abs(now - 1), after=abs(usual - 1))
         yield Finding(name="short_window", rung=8, words=words, experiments=(full,), figures={"factor": now / usual})
+    elif windows.bench.has_train and not now and all(found.is_right for found in windows.begin):
+        is_lost = short.pattern.kind == "lost" and not short.has_rest
+        words = f"the window of {count} micro-batches at the end of the epoch is {short.off:.3g} from the right one, a full one is not"
+        yield Finding(name="lost_micro_batches" if is_lost else UNKNOWN, rung=8, words=words, experiments=(full,))
 
 
 def _usual_scale(windows: Windows, count: int) -> float | None:
