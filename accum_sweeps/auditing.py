@@ -1,8 +1,9 @@
 """``acs.audit``: is the gradient accumulation of this training right? In a notebook, or as one line of a test suite."""
 
+import contextlib
 import dataclasses
 import inspect
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -87,8 +88,22 @@ def audit(
         else:
             hook = _object(training)
             spec, label, sessions = _spec(hook, k, dtype, optimizer, seed, settings), type(hook).__name__, _sessions(hook)
-        found.append(climb(Bench(spec, sessions), label).to_dict())
+        with _threads(spec.setup.threads):
+            found.append(climb(Bench(spec, sessions), label).to_dict())
     return Audits(found=tuple(found))
+
+
+@contextlib.contextmanager
+def _threads(number: int) -> Iterator[None]:
+    """So many threads of torch's meanwhile, as in a run: sums round alike, and small steps gain nothing from more."""
+    import torch
+
+    before = torch.get_num_threads()
+    torch.set_num_threads(number)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
 
 
 def _object(training: Any) -> Any:

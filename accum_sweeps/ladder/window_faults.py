@@ -11,7 +11,7 @@ from accum_sweeps.ladder.findings import UNKNOWN, Experiment, Finding
 from accum_sweeps.ladder.geometry import geometry
 from accum_sweeps.ladder.gradient_faults import Seen, judged
 from accum_sweeps.ladder.observation import Tensors
-from accum_sweeps.ladder.shares import shares
+from accum_sweeps.ladder.shares import pattern, shares
 from accum_sweeps.plan.spec import RunSpec
 
 FIRST_STEPS, RESUME_AFTER = 4, 2
@@ -181,7 +181,7 @@ def _short(windows: Windows) -> Iterator[Finding]:
     if not short.step.seen.updates:
         yield _without_update(windows, short, following[0]) if following else _dropped(short)
         return
-    now, usual = short.pattern.scale, _usual_scale(windows, len(short.step.members))
+    now, usual = short.pattern.scale, _usual_scale(windows, short)
     count = len(short.step.members)
     full = Experiment(words="a full window", before=short.off, after=windows.usual.off)
     if now and usual and abs(now / usual - 1) > short.tolerance:
@@ -193,14 +193,17 @@ def _short(windows: Windows) -> Iterator[Finding]:
         yield Finding(name="lost_micro_batches" if is_lost else UNKNOWN, rung=8, words=words, experiments=(full,))
 
 
-def _usual_scale(windows: Windows, count: int) -> float | None:
-    """The scale of a full window; for a trainer that of a window of ``count`` micro-batches that is full: it may be wrong by its number."""
-    if not windows.bench.has_train:
-        return windows.usual.pattern.scale
-    if windows.bench.hides_length:
+def _usual_scale(windows: Windows, short: Seen) -> float | None:
+    """The scale of a window of as many micro-batches as ``short`` that is full: what is always wrong may depend on their number."""
+    bench, count = windows.bench, len(short.step.members)
+    if bench.hides_length:
         return None
-    [alone] = windows.bench.epoch(windows.spec, LAST, 1, count)
-    return judged(windows.bench, alone).pattern.scale
+    if bench.has_train:
+        [alone] = bench.epoch(windows.spec, LAST, 1, count)
+        return judged(bench, alone).pattern.scale
+    parts = bench.right(changes.one_rank(windows.spec), short.step.state).parts()
+    full = bench.code(dataclasses.replace(windows.spec, accum=count), short.step.state).observe(parts=parts)
+    return pattern(shares(full.gradient, short.step.members), short.tolerance).scale
 
 
 def _dropped(short: Seen) -> Finding:

@@ -100,3 +100,11 @@ def test_what_is_wrong_in_no_known_way_is_not_given_a_name(monkeypatch: pytest.M
 
     monkeypatch.setitem(catalogue.STEPS, "missing_division", odd)
     assert diagnose(Bench(lm_spec("missing_division"))).names == ("unknown_fault",)
+
+
+SHORT = {"data.epoch_rows": 14, "data.last_window": "short", "steps": 6}
+
+
+@pytest.mark.parametrize("name", ["missing_division", "double_division", "wrong_divisor_terms", "mean_of_means", "lost_micro_batches"])
+def test_what_is_wrong_in_every_window_is_not_called_wrong_in_the_short_one_too(name: str) -> None:
+    assert diagnose(Bench(lm_spec(name, **SHORT))).names == classes_of(name)
