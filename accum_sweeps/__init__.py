@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from accum_sweeps.analysis.compare_cells import compare
     from accum_sweeps.analysis.component_tables import components
     from accum_sweeps.analysis.distances import distances, reference_pairs
+    from accum_sweeps.analysis.ladders import ladders
     from accum_sweeps.analysis.load import load, trajectories
     from accum_sweeps.analysis.verdict import verdict
     from accum_sweeps.analysis.weight_ratios import weight_ratios
@@ -21,6 +22,7 @@ _HOMES = {
     "compare": "accum_sweeps.analysis.compare_cells",
     "components": "accum_sweeps.analysis.component_tables",
     "distances": "accum_sweeps.analysis.distances",
+    "ladders": "accum_sweeps.analysis.ladders",
     "load": "accum_sweeps.analysis.load",
     "reference_pairs": "accum_sweeps.analysis.distances",
     "trajectories": "accum_sweeps.analysis.load",
@@ -28,7 +30,7 @@ _HOMES = {
     "weight_ratios": "accum_sweeps.analysis.weight_ratios",
 }
 
-__all__ = ["audit", "compare", "components", "distances", "load", "reference_pairs", "trajectories", "verdict", "weight_ratios"]
+__all__ = ["audit", "compare", "components", "distances", "ladders", "load", "reference_pairs", "trajectories", "verdict", "weight_ratios"]
 
 
 def __getattr__(name: str) -> Any:

@@ -12,6 +12,7 @@ from accum_sweeps.jobs.resources import Resources, read_resources
 from accum_sweeps.jobs.status import SweepStatus, cancel, sweep_status
 from accum_sweeps.jobs.worker import disk_full
 from accum_sweeps.plan.config import Config
+from accum_sweeps.plan.design import own_setups
 from accum_sweeps.plan.spec import RunSpec
 from accum_sweeps.plan.words import counted
 from accum_sweeps.preview import preview
@@ -160,7 +161,7 @@ ACTIONS: dict[str, Callable[[Config], int]] = {
 
 
 def _opening(sweep: SweepDir, plan: Plan) -> str:
-    size = f"{counted(len(plan.runs), 'run')} in {counted(len(plan.setups), 'setup')}"
+    size = f"{counted(len(plan.runs), 'run')} in {counted(len(own_setups(plan.setups)), 'setup')}"
     return f"sweep {sweep.name}: {size} (revision {plan.revision})\nroot  {sweep.root.path}"
 
 

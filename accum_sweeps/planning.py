@@ -80,12 +80,13 @@ def _check_pairs(pairs: Sequence[Mapping[str, Any]], specs: Sequence[RunSpec]) -
     """ConfigError for a pair of cells that no two of ``specs`` make."""
     if not pairs:
         return
-    measures = {spec.setup.measure for spec in specs} - {"training"}
+    trainings = [spec for spec in specs if spec.setup.measure == "training"]
+    measures = {spec.setup.measure for spec in specs} - ({"training", "ladder"} if trainings else set())  # a design adds ladders
     if measures:
         words = f"needs trainings: measure={', '.join(sorted(measures))} keeps no weights and compares by itself"
         raise ConfigError("analysis.compare", list(pairs), words)
-    setups = {id(spec.setup): flatten(spec.setup.to_dict()) for spec in specs}
-    rows = [{**setups[id(spec.setup)], **{key: getattr(spec, key) for key in RUN_KEYS}} for spec in specs]
+    setups = {id(spec.setup): flatten(spec.setup.to_dict()) for spec in trainings}
+    rows = [{**setups[id(spec.setup)], **{key: getattr(spec, key) for key in RUN_KEYS}} for spec in trainings]
     for pair in pairs:
         check_pair(rows, pair)
 

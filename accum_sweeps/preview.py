@@ -9,7 +9,7 @@ from accum_sweeps.jobs.order import Group, slot_pools
 from accum_sweeps.jobs.progress import duration
 from accum_sweeps.jobs.resources import Resources
 from accum_sweeps.plan.config import Config
-from accum_sweeps.plan.design import additions
+from accum_sweeps.plan.design import additions, own_setups
 from accum_sweeps.plan.labels import run_name
 from accum_sweeps.plan.spec import RunSpec
 from accum_sweeps.plan.words import counted
@@ -24,7 +24,7 @@ def preview(config: Config, specs: Sequence[RunSpec], resources: Resources) -> s
     labels = planning.labels_of(specs)
     root = _existing(config.root)
     stands = planning.standing(root, specs) if root else planning.Standing({}, {})
-    size = f"{counted(len(specs), 'run')} in {counted(len(labels), 'setup')}"
+    size = f"{counted(len(specs), 'run')} in {counted(len(own_setups({id(spec.setup): spec.setup for spec in specs}.values())), 'setup')}"
     blocks = [
         f"sweep {config.sweep}: {size}\nroot  {config.root}" + ("" if root else " (to be made)"),
         _axes(config, specs),

@@ -62,7 +62,7 @@ def report(sweep: SweepDir, asked: Mapping[str, Any]) -> Report:
     # Imported here: whoever only starts the process of its own needs no pandas.
     from accum_sweeps.analysis.audit_html import AUDIT, write_audits
     from accum_sweeps.analysis.export import write_tables
-    from accum_sweeps.analysis.ladders import audits, faults_found, is_ladder, render_ladders
+    from accum_sweeps.analysis.ladders import audits, faults_found, is_ladder, render_first_fault, render_ladders
     from accum_sweeps.analysis.one_step import is_one_step, render_steps
     from accum_sweeps.analysis.pair_tables import pair_tables, render_pairs, write_pair_tables
     from accum_sweeps.analysis.report import REPORT, write_sweep_report
@@ -72,36 +72,34 @@ def report(sweep: SweepDir, asked: Mapping[str, Any]) -> Report:
 
     tables, header = write_tables(sweep), sweep.read_plan().header
     steps, climbed = is_one_step(tables.results), is_ladder(tables.results)
-    trainings = tables.results[~steps & ~climbed]
+    trainings, newest = tables.results[~steps & ~climbed], of_newest_plan(tables.results)
     texts, files = [], {}
     if len(trainings):
-        newest = of_newest_plan(trainings)
-        older = trainings["setup_id"].nunique() - newest["setup_id"].nunique()
-        judged = judge_sweep(sweep, newest, asked)
+        judged = judge_sweep(sweep, of_newest_plan(tables.results[~steps]), asked)
+        older = trainings["setup_id"].nunique() - judged.results["setup_id"].nunique()
         texts.append(render(judged, older))
         files["report"] = sweep.path / REPORT
         write_sweep_report(files["report"], sweep, judged, tables.trajectories_path, older)
     texts += [render_steps(tables.results)] if steps.any() else []
     if climbed.any():
-        newest = of_newest_plan(tables.results)
-        texts.append(render_ladders(sweep.root.path, newest))
+        # Beside verdicts, which tell of each setup's ladder, only a fault is told of at length.
+        texts += [render_first_fault(sweep.root.path, newest)] if len(trainings) else [render_ladders(sweep.root.path, newest)]
         files["audit"] = sweep.path / AUDIT
         write_audits(files["audit"], f"accum_sweeps: {sweep.name}", audits(sweep.root.path, newest))
     files |= {"results": tables.results_path, "  as CSV": tables.csv_path, "trajectories": tables.trajectories_path}
     compared, page = header.get("compare") or (), header.get("page")
-    current = of_newest_plan(tables.results)
-    pairs = pair_tables(sweep.root.path, current, compared)
+    pairs = pair_tables(sweep.root.path, newest[~is_ladder(newest)], compared)
     if compared:
         texts.append(render_pairs(pairs))
         files |= write_pair_tables(sweep.path, pairs)
     if page in PAGES:
-        write_text(sweep.path / STUDY, PAGES[page](current, pairs))
+        write_text(sweep.path / STUDY, PAGES[page](newest, pairs))
         files["study"] = sweep.path / STUDY
     return Report(
-        text="\n\n".join(texts),
+        text="\n\n".join(text for text in texts if text),
         files={label: str(path) for label, path in files.items()},
         problems=tables.problems,
-        faults=tuple(faults_found(current)),
+        faults=tuple(faults_found(newest)),
     )
 
 

@@ -12,7 +12,6 @@ from accum_sweeps.record.files import write_text
 
 AUDIT = "audit.html"
 MOST = 40  # pages of one file; the results table has all
-CODES = {"rounding": "equivalent", "amplified_rounding": "equivalent", "real_dependence": "inconclusive"}
 
 
 def write_audits(path: Path, title: str, audits: Sequence[Mapping[str, Any]]) -> None:
@@ -39,7 +38,7 @@ def _page(audit: Mapping[str, Any], number: int) -> dict[str, Any]:
     found = audit["amplified"] or {}
     return {
         **{key: audit[key] for key in ("label", "accum", "dtype", "answer", "remark")},
-        "code": "effect" if names else CODES.get(audit["answer"], "not_assessable"),
+        "code": "effect" if names else audit_page.CODES.get(audit["answer"], "not_assessable"),
         "sentence": audit_page.sentence(audit),
         "findings": audit_page.findings(audit),
         "svg": svg,

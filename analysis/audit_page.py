@@ -5,8 +5,7 @@ import textwrap
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from accum_sweeps.analysis.summary import WIDTH
-from accum_sweeps.analysis.words import aligned
+from accum_sweeps.analysis.words import WIDTH, aligned
 
 ANSWERS = {
     "rounding": "Right. What differs from one batch is rounding.",
@@ -16,6 +15,7 @@ ANSWERS = {
     "not_observable": "Nothing can be said.",
     "unknown_fault": "Wrong, in none of the ways that are known by name.",
 }
+CODES = {"rounding": "equivalent", "amplified_rounding": "equivalent", "real_dependence": "inconclusive"}  # of the verdict that looks alike
 MECHANISMS = {
     "soft_region": "Adam's update g / (|g| + eps) is steep where |g| is not much larger than eps",
     "sign_flips": "the sign of gradients below the noise flips, and Adam's update with it",

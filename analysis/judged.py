@@ -2,7 +2,7 @@
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
@@ -10,6 +10,7 @@ import pandas as pd
 
 from accum_sweeps.analysis.cells import NO_VALUE, Cells
 from accum_sweeps.analysis.component_tables import ComponentTables, of_cells
+from accum_sweeps.analysis.ladders import SetupLadder, is_ladder, setup_ladders
 from accum_sweeps.analysis.margin import Margin, MarginSource, absolute_margin
 from accum_sweeps.analysis.verdict import Verdict, Verdicts, verdict
 from accum_sweeps.analysis.weight_ratios import COLUMNS, weight_ratios
@@ -27,8 +28,8 @@ MOST = 5
 class Judged:
     """``verdicts`` and ``components`` by response, that of the judging's response first.
 
-    ``weights`` is the table of analysis.weight_ratios, empty without sketches or controls. ``left_out`` says what was not used and why,
-    a sentence each.
+    ``weights`` is the table of analysis.weight_ratios, empty without sketches or controls. ``ladders`` are by setup_id those of the setups
+    that have one. ``left_out`` says what was not used and why, a sentence each.
     """
 
     results: pd.DataFrame
@@ -37,6 +38,7 @@ class Judged:
     components: Mapping[str, ComponentTables]
     weights: pd.DataFrame
     left_out: tuple[str, ...]
+    ladders: Mapping[str, SetupLadder] = field(default_factory=dict)
 
     @property
     def opening(self) -> Verdicts:
@@ -53,12 +55,15 @@ def judge_table(
     root: Path | None = None,
     seed: int = 0,
 ) -> Judged:
-    """Judge each setup of ``results`` on the judging's response and on all of RESPONSES that the table has values of.
+    """Judge each setup of ``results`` on the judging's response and on all of RESPONSES that the table has values of; its ladder, where
+    it has one, stands beside the verdict.
 
     ``earlier`` is the results table that margins come from where none is given; ``margin_source`` says where a given one was fixed.
     ``root`` holds the runs' sketches, for the distances of their weights. ``seed`` is that of the generator for sign-flip tests of many
     seeds. Raises UserError as :func:`accum_sweeps.analysis.verdict.verdict`.
     """
+    found = setup_ladders(results)
+    results = results[~is_ladder(results)]
     responses = dict.fromkeys([judging.response, *(name for name in (*RESPONSES, *judging.margins) if _has_values(results, name))])
     generator = np.random.default_rng(seed)
     verdicts = {
@@ -81,6 +86,7 @@ def judge_table(
         components={name: ComponentTables(of_cells(v.cells, name, v.unit) for v in found) for name, found in verdicts.items()},
         weights=weights,
         left_out=(*_left_out(results, verdicts[judging.response]), *problems),
+        ladders=found,
     )
 
 

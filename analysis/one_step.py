@@ -4,8 +4,7 @@ import textwrap
 
 import pandas as pd
 
-from accum_sweeps.analysis.summary import WIDTH
-from accum_sweeps.analysis.words import aligned
+from accum_sweeps.analysis.words import WIDTH, aligned
 
 _COLUMNS = {  # column of the results table, without _final -> heading
     "forward_difference": "outputs",

@@ -11,12 +11,12 @@ import pandas as pd
 
 from accum_sweeps.analysis.compare_cells import matched, planned_pairs, with_distances
 from accum_sweeps.analysis.distances import Pair, tensor_distances
+from accum_sweeps.analysis.words import WIDTH
 from accum_sweeps.plan.pairs import pair_name
 from accum_sweeps.plan.words import counted
 from accum_sweeps.record.files import write_text
 
 PAIRS, TENSORS = "pairs.csv", "pair_tensors.csv"
-WIDTH = 100
 LEGEND = (
     "Pairs of cells: runs that are equal in all else, seed by seed, each after its last optimizer step. Equal: to the last bit of "
     "every weight. Relative distance of the weights, sum over parameter tensors of the norm of their difference (with "

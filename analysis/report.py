@@ -76,6 +76,7 @@ def render_report(judged: Judged, *, facts: Mapping[str, Any], curves: pd.DataFr
         response=judged.judging.response,
         unit=judged.opening[0].unit if judged.opening else "",
         setups=setup_rows(judged, anchors),
+        has_ladders=bool(judged.ladders),
         most_detailed=MOST_DETAILED,
         overviews=overviews(judged),
         sections=found,

@@ -59,12 +59,12 @@ def standing(results: pd.DataFrame) -> str:
     return f"{what}: {done} of {counted(total, 'run')} {be(done)} done, {rest}. All that follows is of the runs done so far and can change."
 
 
-def opening(judged: Judged) -> tuple[str, str]:
-    """Two sentences on the opening response: what holds in how many setups, and how large it is or can be."""
+def opening(judged: Judged) -> tuple[str, ...]:
+    """Two sentences on the opening response: what holds in how many setups, and how large it is or can be. One more on faults."""
     verdicts, response = judged.opening, judged.judging.response
     if not verdicts:
         return "No run can be judged yet.", "The first finished runs will give a table here."
-    return _first(verdicts, response), f"{'; '.join([*_second(verdicts), *_others(judged)])}."
+    return _first(verdicts, response), f"{'; '.join([*_second(verdicts), *_others(judged)])}.", *_faults(judged)
 
 
 def _first(verdicts: Sequence[Verdict], response: str) -> str:
@@ -80,6 +80,16 @@ def _first(verdicts: Sequence[Verdict], response: str) -> str:
     if others == "the other":
         rest = [f"is {words_of}" for code, words_of in REST.items() if code != lead and counts[code]]
     return f"{words}; {others} {listed(rest)}." if rest else f"{words}."
+
+
+def _faults(judged: Judged) -> list[str]:
+    """What the ladders say of the code that was trained with."""
+    wrong = [found for found in judged.ladders.values() if found.faults]
+    if not wrong:
+        return []
+    names = listed(list(dict.fromkeys(name for found in wrong for name in found.faults)))
+    where = "" if len(judged.opening) == 1 else f" in {len(wrong)} of {len(judged.opening)} setups"
+    return [f"The accumulation is wrong{where}: the ladder found {names}. What is judged above is that of the wrong code."]
 
 
 def _others(judged: Judged) -> list[str]:

@@ -38,6 +38,7 @@ class Section:
     code: str
     verdict: str
     sentence: str
+    ladder: str
     pictures: tuple[Picture, ...]
     tables: tuple[Table, ...]
     missing: str
@@ -70,6 +71,7 @@ def sections(judged: Judged, points: pd.DataFrame | None, apart: pd.DataFrame | 
                 code=each.code,
                 verdict=verdict_words(each),
                 sentence=each.sentence.removeprefix(f"{verdict_words(each)}: "),
+                ladder=judged.ladders[setup_id].words if setup_id in judged.ladders else "",
                 pictures=pictures,
                 tables=tuple(setup_tables(each, components[place], judged)),
                 missing=_missing(each, components[place], curves),

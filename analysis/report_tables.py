@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 import pandas as pd
 
+from accum_sweeps.analysis.audit_page import CODES
 from accum_sweeps.analysis.component_tables import SetupComponents
 from accum_sweeps.analysis.dispersion import Dispersion
 from accum_sweeps.analysis.judged import Judged
@@ -58,9 +59,17 @@ def setup_rows(judged: Judged, detailed: dict[str, str]) -> list[dict[str, str]]
     """One row a setup: name, code, words, and its main figures; ``detailed`` has by setup_id the anchor of those told of in full."""
     verdicts = judged.opening
     return [
-        _setup_row(name, each) | {"anchor": detailed.get(each.setup_id, "")}
+        _setup_row(name, each) | {"anchor": detailed.get(each.setup_id, ""), **_ladder_cell(judged, each)}
         for name, each in zip(setup_names(verdicts), verdicts, strict=True)
     ]
+
+
+def _ladder_cell(judged: Judged, each: Verdict) -> dict[str, str]:
+    found = judged.ladders.get(each.setup_id)
+    if found is None:
+        return {"ladder": GAP, "ladder_code": ""}
+    code = "effect" if found.faults else CODES.get(found.answer, "not_assessable")
+    return {"ladder": found.brief, "ladder_code": code}
 
 
 def _setup_row(name: str, each: Verdict) -> dict[str, str]:

@@ -12,10 +12,8 @@ from accum_sweeps.analysis.component_tables import SetupComponents
 from accum_sweeps.analysis.judged import Judged
 from accum_sweeps.analysis.sentences import WORDS, headline
 from accum_sweeps.analysis.verdict import PERPLEXITY, Verdict, Verdicts
-from accum_sweeps.analysis.words import MOST_ARMS, aligned, decimals, interval, percent, plain, signed
+from accum_sweeps.analysis.words import MOST_ARMS, WIDTH, aligned, decimals, interval, percent, plain, signed
 from accum_sweeps.plan.words import be, counted
-
-WIDTH = 100
 
 
 def render(judged: Judged, older: int = 0) -> str:
@@ -61,7 +59,7 @@ def _block(name: str, each: Verdict, components: SetupComponents, judged: Judged
         lines += aligned([_HEAD, *_rows(each.compared, each.unit)])
     words, rest = in_two(each)
     lines += textwrap.wrap(f"-> {words}", WIDTH, initial_indent="  ", subsequent_indent="     ")
-    for words in (rest, *_others(each, judged), *_weights(each, judged), *_components(components)):
+    for words in (rest, *_others(each, judged), *_weights(each, judged), *_components(components), *_ladder(each, judged)):
         lines += textwrap.wrap(words, WIDTH, initial_indent="     ", subsequent_indent="     ")
     return "\n".join(lines)
 
@@ -101,6 +99,11 @@ def _components(components: SetupComponents) -> Iterator[str]:
     elif found.rerun is not None:
         words.append(f"rerun {percent(found.rerun.estimate, whole)}")
     yield f"variance ({found.method}): {', '.join(words)}"
+
+
+def _ladder(each: Verdict, judged: Judged) -> Iterator[str]:
+    if each.setup_id in judged.ladders:
+        yield judged.ladders[each.setup_id].words
 
 
 _HEAD = ("k", "runs", "mean", "difference", "95 % interval", "in sigma_tot", "95 % interval")

@@ -92,6 +92,12 @@ def known_columns() -> dict[str, Column]:
     return {name: found[name] for name in in_order(found)}
 
 
+def setting_columns(results: pd.DataFrame) -> list[str]:
+    """The columns of ``results`` that are settings of a setup."""
+    own = {name for name, _, _ in _settings(Setup)}
+    return [str(name) for name in results if str(name) in own or str(name).partition(".")[0] in KINDS]
+
+
 def _settings(owner: type) -> list[tuple[str, Any, str]]:
     hints = get_type_hints(owner)
     return [(field.name, hints[field.name], str(field.metadata["doc"])) for field in dataclasses.fields(owner)]

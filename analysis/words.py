@@ -4,6 +4,7 @@ import math
 from collections.abc import Iterable, Sequence
 
 MOST_ARMS = 8  # that a sentence lists
+WIDTH = 100  # columns of a page of text
 
 
 def decimals(uncertainty: float, significant: int = 2) -> int:

@@ -13,6 +13,7 @@ WORDS = ("subject", "model", "optimizer", "dtype", "fault")
 STREAMS = {"seed_init": "init", "seed_data": "data", "seed_dropout": "dropout"}
 HASHES = ("subject.code_hash", "data.hash", "model.weights_hash", "model.library")
 ABSENT = object()
+LADDER = "ladder"
 
 
 class _Run(Protocol):
@@ -31,12 +32,13 @@ class _Run(Protocol):
 def setup_labels(setups: Sequence[Setup]) -> list[str]:
     """One label for each of ``setups``, in their order: ``lm-tiny adamw fp32 norm=rmsnorm``.
 
-    The words are subject, model, optimizer and dtype. Of the other keys those are named whose value varies among setups
-    of equal words (what an optimizer's preset brings along is said by its word). A key is named by its last part where
-    that is not ambiguous. Different setups have different labels.
+    The words are subject, model, optimizer and dtype, and ``ladder`` for one beside trainings. Of the other keys those are named
+    whose value varies among setups of equal words (what an optimizer's preset brings along is said by its word). A key is named by
+    its last part where that is not ambiguous. Different setups have different labels.
     """
     flat = [flatten(document(setup, identity=False)) for setup in setups]
-    words = [_words(values) for values in flat]
+    is_mixed = len({values["measure"] == LADDER for values in flat}) > 1
+    words = [_words(values) + (f" {LADDER}" if is_mixed and values["measure"] == LADDER else "") for values in flat]
     keys = _varying(flat, words)
     lasts = [key.rpartition(".")[2] for key in keys]
     names = {key: last if lasts.count(last) == 1 else key for key, last in zip(keys, lasts, strict=True)}

@@ -109,7 +109,7 @@ def test_override_that_fits_only_some_options_of_an_axis_is_explained() -> None:
         (["stepz=1"], "stepz=1: there is no such key; must be one of accum, "),
         (["launcher.slot=1"], "launcher.slot=1: there is no such key for launcher=local; must be one of checkpoint_every"),
         (["steps.x=1"], "steps.x=1: there is no such key"),
-        (["design={controls:auto}"], "design.controls='auto': there is no such key; must be one of control, inits, reruns"),
+        (["design={controls:auto}"], "design.controls='auto': there is no such key; must be one of control, inits, ladder, reruns"),
         (["analysis={reference:1,respons:x}"], "analysis.respons='x': there is no such key; must be one of "),
         (["steps=${nothing}"], "Interpolation key 'nothing' not found\n  full_key: steps"),
         (["+seed=3"], "Could not append to config. An item is already at 'seed'.\n  Either remove + prefix: 'seed=3'"),

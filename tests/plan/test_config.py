@@ -240,8 +240,9 @@ def test_reference_is_an_arm_of_the_grid() -> None:
         ),
         (["design.control=ulp"], "design.control='ulp': must be one of auto, none, order, permute, regroup, ulp_grads, ulp_weights"),
         (["design.reruns=-1"], "design.reruns=-1: must be a whole number, at least 0"),
+        (["design.ladder=auto"], "design.ladder='auto': must be true or false"),
         (["design.inits=0"], "design.inits=0: must be a whole number, at least 1"),
-        (["+design.rerun=1"], "design.rerun=1: there is no such key; must be one of control, inits, reruns (did you mean reruns?)"),
+        (["+design.rerun=1"], "design.rerun=1: there is no such key; must be one of control, inits, ladder, reruns (did you mean reruns?)"),
         (["analysis.margin=0"], "analysis.margin=0: must be above 0 and finite"),
         (["analysis.margin={eval_loss_final:inf}"], "analysis.margin.eval_loss_final=inf: must be above 0 and finite"),
         (["analysis.margin=small"], "analysis.margin='small': must be above 0 and finite"),
@@ -332,8 +333,9 @@ def test_configuration_comes_back_as_plain_values() -> None:
     assert (plain["root"], plain["sweep"], plain["subject"]["args"]) == ("/r", "smoke", {"x": 1})
 
 
-# With their designs: 8 seeds x (4 arms + 3 controls) and 2 x 4 reruns a setup; 8 x (3 + 2) and 2 x 3 where there are three arms.
-SHIPPED = {"adamw": (128, 2), "sgd": (256, 4), "optimizers": (192, 3), "norms": (276, 6), "dtypes": (320, 5), "smoke": (6, 1)}
+# With their designs: 8 seeds x (4 arms + 3 controls), 2 x 4 reruns and a ladder for a setup; 8 x (3 + 2), 2 x 3 and a ladder where
+# there are three arms. A ladder is a setup of its own.
+SHIPPED = {"adamw": (130, 4), "sgd": (260, 8), "optimizers": (195, 6), "norms": (282, 12), "dtypes": (325, 10), "smoke": (6, 1)}
 SHIPPED |= {"open_lm": (103, 26), "gradcache": (24, 15), "audit": (1, 1), "ladder": (96, 48), "faults": (77, 77)}
 
 

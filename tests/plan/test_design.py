@@ -1,21 +1,27 @@
 """The runs that a design adds: which kind of control, for which runs, and nothing twice."""
 
+import dataclasses
 from collections import Counter
 from collections.abc import Iterable
 
 import pytest
 
 from accum_sweeps.plan.config import read_config
-from accum_sweeps.plan.design import Design, additions, automatic
+from accum_sweeps.plan.design import Design, additions, automatic, own_setups
 from accum_sweeps.plan.errors import ConfigError
 from accum_sweeps.plan.spec import RunSpec
 
-SMALL = ("probe_steps=[]", "global_batch=8")
+SMALL = ("probe_steps=[]", "global_batch=8", "design.ladder=false")
 AXES = "axes={seed:{range:3},accum:[1,2,4]}"
 
 
 def planned(*overrides: str) -> list[RunSpec]:
-    small = [text for text in SMALL if not any(f"{text.partition('=')[0]}:" in override for override in overrides)]
+    keys = [text.partition("=")[0] for text in SMALL]
+    small = [
+        text
+        for key, text in zip(keys, SMALL, strict=True)
+        if not any(f"{key}:" in each or each.startswith(f"{key}=") for each in overrides)
+    ]
     config = read_config([*small, *overrides])
     return list(config.design.complete(config.grid.expand(), config.judging.reference))
 
@@ -102,6 +108,45 @@ def test_one_step_comparisons_get_neither_controls_nor_reruns() -> None:
     assert len(planned(AXES, "measure=one_step", "steps=1", "design.control=auto", "design.reruns=2")) == 9
 
 
+@pytest.mark.parametrize(
+    ("overrides", "accum"),
+    [
+        ([AXES], 4),
+        (["axes={seed:[5,6],accum:[1,2,4,8]}"], 4),  # k=8 leaves single samples
+        (["axes={seed:[5,6],accum:[1,2,8]}"], 2),
+        (["axes={seed:[5,6],accum:[1,8]}"], 8),  # single samples or none
+        (["axes={seed:[5,6],accum:[2,4]}", "ranks=2"], 2),
+        (["axes={seed:[5,6],accum:[1,8,16]}", "global_batch=64"], 8),  # both need more passes than a ladder would take by itself
+    ],
+)
+def test_a_ladder_comes_before_the_first_run_of_its_setup(overrides: list[str], accum: int) -> None:
+    runs = planned(*overrides, "design.ladder=true", "design.control=auto", "design.reruns=1", "probe_tensors=true")
+    ladder, first, *rest = runs
+    assert (ladder.setup.measure, ladder.accum, ladder.seed, ladder.control, ladder.replicate) == ("ladder", accum, first.seed, "none", 0)
+    assert dataclasses.replace(ladder.setup, measure="training", probe_tensors=True) == first.setup
+    assert {run.setup.measure for run in rest} == {"training"}
+    assert additions(runs)["ladders"] == 1 and own_setups([ladder.setup, first.setup]) == [first.setup]
+
+
+@pytest.mark.parametrize(
+    "overrides",
+    [
+        ["axes={seed:{range:3}}"],  # nothing is compared
+        ["axes={seed:{range:3}}", "accum=4"],
+        [AXES, "subject=command", "subject.argv=[echo]"],
+        [AXES, "measure=one_step", "steps=1"],
+    ],
+)
+def test_no_ladder_where_nothing_is_compared_or_nothing_can_be_seen(overrides: list[str]) -> None:
+    assert "ladder" not in {run.setup.measure for run in planned(*overrides, "design.ladder=true")}
+
+
+def test_every_setup_has_its_own_ladder_and_a_ladder_of_the_grid_is_not_doubled() -> None:
+    runs = planned("axes={seed:[0,1],dtype:[fp32,bf16],measure:[training,ladder],accum:[1,4]}", "design.ladder=true")
+    climbed = [run for run in runs if run.setup.measure == "ladder"]
+    assert len({run.run_id for run in runs}) == len(runs) and len(climbed) == 2 * 2 * 2
+
+
 def test_nested_initial_weights_share_the_order_of_the_data_alone() -> None:
     runs = planned("axes={seed:{range:2},accum:[1,2]}", "design.inits=3", "design.control=auto")
     plain = [r for r in runs if r.control == "none" and r.accum == 1]
@@ -113,6 +158,6 @@ def test_nested_initial_weights_share_the_order_of_the_data_alone() -> None:
 
 def test_automatic_and_plain_values_agree_with_the_configuration() -> None:
     design = Design(controls=("auto",), reruns=2)
-    assert design.to_dict() == {"control": ["auto"], "reruns": 2, "inits": 1}
+    assert design.to_dict() == {"control": ["auto"], "reruns": 2, "inits": 1, "ladder": False}
     [run] = planned()
     assert automatic(run.setup, [1, 4]) == "regroup"
