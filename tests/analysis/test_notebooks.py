@@ -22,7 +22,7 @@ import warnings
 warnings.simplefilter("error")
 warnings.filterwarnings("default", module="ipykernel")  # it warns of itself when it is shut down
 """
-LIMIT_S = 180
+LIMIT_S = 400
 
 every_notebook = pytest.mark.parametrize("name", NAMES)
 

@@ -42,7 +42,7 @@ class Place:
         streams = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT} | options
         return subprocess.Popen(command, cwd=self.folder, env=environment, text=True, start_new_session=True, **streams)
 
-    def type(self, *arguments: str, code: int = 0, limit_s: float = 240.0, answer: str = "") -> str:
+    def type(self, *arguments: str, code: int = 0, limit_s: float = 480.0, answer: str = "") -> str:
         """Type a command, wait for it, expect its exit code; returns all that it printed."""
         process = self.start(*arguments, stdin=subprocess.PIPE)
         try:
