@@ -80,11 +80,13 @@ def _sums(pairs: Sequence[tuple[Tensor, Tensor]], terms: Terms, number: int) -> 
 class Members:
     """``weights`` (k,): the least-squares coefficients of g on the micro-batches' own gradients; ``residual`` = |g - fit| / |g|.
 
-    A micro-batch without a gradient has weight 0. ``condition`` is the condition number of the others' gradients, each scaled to length 1:
-    where it times the gradients' rounding is not small, the weights say nothing.
+    ``errors`` (k,): the standard errors of the weights, were the residual noise. A micro-batch without a gradient has weight 0.
+    ``condition`` is the condition number of the others' gradients, each scaled to length 1: where it times the gradients' rounding is not
+    small, the weights say nothing.
     """
 
     weights: NDArray[np.float64]
+    errors: NDArray[np.float64]
     residual: float
     condition: float
 
@@ -108,11 +110,17 @@ def member_regression(gradient: Gradient, members: Sequence[Gradient]) -> Member
     if columns.shape[0] < columns.shape[1]:
         raise ValueError(f"{columns.shape[1]} micro-batches cannot be told apart by {columns.shape[0]} elements")
     norms = np.linalg.norm(columns, axis=0)
-    weights, is_there = np.zeros(len(members)), norms > 0
-    scaled, _, _, singular = np.linalg.lstsq(columns[:, is_there] / norms[is_there], _flat(gradient, shapes, stride), rcond=None)
+    weights, errors, is_there = np.zeros(len(members)), np.zeros(len(members)), norms > 0
+    directions, flat = columns[:, is_there] / norms[is_there], _flat(gradient, shapes, stride)
+    scaled, _, _, singular = np.linalg.lstsq(directions, flat, rcond=None)
     weights[is_there] = scaled / norms[is_there]
     condition = float(singular[0] / singular[-1]) if len(singular) and singular[-1] > 0 else math.inf
-    return Members(weights=weights, residual=_residual(gradient, members, weights, shapes), condition=condition)
+    spare = columns.shape[0] - int(is_there.sum())
+    if spare and math.isfinite(condition):
+        noise = np.linalg.norm(flat - directions @ scaled) / math.sqrt(spare)  # of an element
+        errors[is_there] = noise * np.sqrt(np.diag(np.linalg.pinv(directions.T @ directions, hermitian=True))) / norms[is_there]
+    residual = _residual(gradient, members, weights, shapes)
+    return Members(weights=weights, errors=errors, residual=residual, condition=condition)
 
 
 def _flat(each: Gradient, shapes: Mapping[str, Tensor], stride: int) -> NDArray[np.float64]:

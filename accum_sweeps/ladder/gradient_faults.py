@@ -16,6 +16,7 @@ from accum_sweeps.ladder.own_clipping import own_clipping
 from accum_sweeps.ladder.shares import Pattern, norm, pattern, share_of_bf16
 from accum_sweeps.plan.spec import RunSpec
 
+SURE = 6.0  # standard errors
 AVERAGED = 5e-4  # what bfloat16 rounding may do to the length of a whole gradient
 CLIPPING = 1e-6  # relative: torch's clipping adds 1e-6 to a norm, an own one may not
 
@@ -52,7 +53,10 @@ def seen(bench: Bench, spec: RunSpec, tampering: Tampering = Tampering()) -> See
 def judged(bench: Bench, step: Step) -> Seen:
     """``step`` by its pattern."""
     tolerance = bench.tolerance(step)
-    loose = max(tolerance, 3 * step.shares.rest) if step.shares.rest < 0.05 else tolerance
+    rest, error = step.shares.rest, step.shares.error
+    loose = max(tolerance, 3 * rest) if rest < 0.05 else tolerance
+    if step.shares.is_told and rest <= tolerance:  # noise, so that shares of micro-batches that are much alike are as uncertain as it says
+        loose = max(loose, SURE * error)
     return Seen(step=step, pattern=pattern(step.shares, loose), tolerance=tolerance)
 
 

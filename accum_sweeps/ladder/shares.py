@@ -24,13 +24,15 @@ WORST_CONDITION = 1e6  # beyond it two micro-batches are too much alike to tell 
 class Shares:
     """``values`` (k,): the s_i, NaN for a micro-batch without a gradient; ``terms`` (k,): the n_i.
 
-    ``residual`` is the length of the rest over that of g. ``is_told``: no two micro-batches are too much alike to tell them apart. ``sums``
-    and ``means`` are the geometry of g to r and to the mean of the micro-batches' own means.
+    ``residual`` is the length of the rest over that of g, ``error`` the largest standard error of the s_i, were the rest noise.
+    ``is_told``: no two micro-batches are too much alike to tell them apart. ``sums`` and ``means`` are the geometry of g to r and to the
+    mean of the micro-batches' own means.
     """
 
     values: NDArray[np.float64]
     terms: NDArray[np.float64]
     residual: float
+    error: float
     is_told: bool
     sums: Geometry
     means: Geometry
@@ -57,11 +59,14 @@ def shares(gradient: Tensors, members: Sequence[Member]) -> Shares:
     means = geometry(gradient, combined(members, [1 / (n * len(members)) if n else 0.0 for n in terms]))
     elements = sum(part.numel() for part in {name: part for each in named for name, part in each.items()}.values())
     if not is_finite or len(members) > elements:
-        return Shares(values=np.full(len(members), np.nan), terms=terms, residual=math.nan, is_told=False, sums=sums, means=means)
+        return Shares(
+            values=np.full(len(members), np.nan), terms=terms, residual=math.nan, error=math.nan, is_told=False, sums=sums, means=means
+        )
     found = member_regression(gradient, named)
     values = np.where(has_gradient, found.weights * total, np.nan)
     is_told = found.condition <= WORST_CONDITION
-    return Shares(values=values, terms=terms, residual=found.residual, is_told=is_told, sums=sums, means=means)
+    error = float(found.errors.max(initial=0.0)) * total
+    return Shares(values=values, terms=terms, residual=found.residual, error=error, is_told=is_told, sums=sums, means=means)
 
 
 def combined(members: Sequence[Member], weights: Sequence[float]) -> dict[str, torch.Tensor]:

@@ -66,6 +66,22 @@ def test_weights_of_the_members_are_read_off() -> None:
     assert found.weights == pytest.approx(weights, abs=1e-13) and found.residual < 1e-14 and found.condition < 2
 
 
+def test_standard_errors_are_the_spread_that_noise_gives_to_the_weights_of_members_that_are_much_alike() -> None:
+    common, own = random(10), [random(seed) for seed in range(3)]
+    members = [{name: common[name] + 0.1 * each[name] for name in each} for each in own]
+    drawn = torch.Generator().manual_seed(1)
+    weights, errors = [], []
+    for _ in range(400):
+        noisy = {name: sum(m[name] for m in members) + 1e-6 * torch.randn(common[name].shape, generator=drawn).double() for name in common}
+        found = member_regression(noisy, members)  # type: ignore[arg-type]
+        weights.append(found.weights)
+        errors.append(found.errors)
+    spread = np.std(weights, axis=0)
+    np.testing.assert_allclose(np.sqrt(np.mean(np.square(errors), axis=0)), spread, rtol=0.15)
+    of_a_lone_member = 1e-6 / math.sqrt(sum(float(part.square().sum()) for part in common.values()))
+    assert spread.min() > 3 * of_a_lone_member
+
+
 def test_what_no_member_explains_is_the_residual() -> None:
     found = member_regression(grad(1, 1, 0), [grad(1, 0, 0)])
     assert found.weights.tolist() == [1.0] and found.residual == pytest.approx(math.sqrt(0.5))
