@@ -43,6 +43,8 @@ def _page(audit: Mapping[str, Any], number: int) -> dict[str, Any]:
         "findings": audit_page.findings(audit),
         "svg": svg,
         "rungs": audit_page.rung_rows(audit["rungs"]),
+        "geometry": audit_page.geometry_words(audit),
+        "precisions": audit_page.precision_rows(audit) if audit["precisions"] else [],
         "amplified": audit_page.amplified_words(found) if found.get("mechanism") else "",
         "amplified_proofs": audit_page.proof_words(found.get("experiments", ())),
         "closing": audit_page.closing(audit),

@@ -26,7 +26,9 @@ MECHANISMS = {
 
 def render(audit: Mapping[str, Any]) -> str:
     """The page."""
-    blocks = [_opening(audit), _proofs(audit), _rungs(audit["rungs"]), _precisions(audit), _amplified(audit["amplified"]), closing(audit)]
+    shape = "\n".join(textwrap.wrap(geometry_words(audit), WIDTH))
+    rungs, precisions = _rungs(audit["rungs"]), _precisions(audit)
+    blocks = [_opening(audit), _proofs(audit), rungs, shape, precisions, _amplified(audit["amplified"]), closing(audit)]
     return "\n\n".join(block for block in blocks if block)
 
 
@@ -63,6 +65,17 @@ def rung_rows(rungs: Sequence[Mapping[str, Any]]) -> list[tuple[str, ...]]:
         seen = "not observable" if value is None else "" if value <= floor else "above"
         rows.append((str(rung["number"]), rung["name"], _number(value), _number(floor), seen, rung["measure"]))
     return rows
+
+
+def geometry_words(audit: Mapping[str, Any]) -> str:
+    """The gradient under test beside that of one batch, free of scale."""
+    found = audit.get("geometry")  # files of earlier releases have none
+    if found is None or not found["rho"] or math.isnan(found["cosine"]):
+        return ""
+    # 1 - cosine from differences: the cosine itself has no digits left where it is 1 but for rounding.
+    angle = max(0.0, (found["relative"] ** 2 - (found["rho"] - 1) ** 2) / (2 * found["rho"]))
+    of_no_multiple = f"{_number(found['eta'])} of it is of no multiple of that gradient"
+    return f"The gradient is {found['rho']:.6g} times as long as that of one batch, at 1 - cosine {_number(angle)}; {of_no_multiple}."
 
 
 def amplified_words(found: Mapping[str, Any]) -> str:
@@ -107,11 +120,20 @@ def _rungs(rungs: Sequence[Mapping[str, Any]]) -> str:
 def _precisions(audit: Mapping[str, Any]) -> str:
     if not audit["precisions"]:
         return ""
-    head = ("gradient", "unit roundoff", f"k={audit['accum']} from one batch", "right code, changed in rounding only")
-    rows = [
-        (p["dtype"], _number(p["unit"]), _number(p["arm"]), f"{_number(p['low'])} to {_number(p['high'])}") for p in audit["precisions"]
-    ]
-    return "\n".join(aligned([head, *rows]))
+    return "\n".join(aligned(precision_rows(audit)))
+
+
+def precision_rows(audit: Mapping[str, Any]) -> list[tuple[str, ...]]:
+    """By dtype the gradient's relative differences, below a head."""
+    k = f"k={audit['accum']}"
+    head = ("gradient", "roundoff", f"{k} from one batch", "right code, regrouped", f"{k} from fp64", "one batch from fp64")
+    return [head, *(_precision_row(found) for found in audit["precisions"])]
+
+
+def _precision_row(found: Mapping[str, Any]) -> tuple[str, ...]:
+    band = f"{_number(found['low'])} to {_number(found['high'])}"
+    errors = (_number(found.get("error")), _number(found.get("error_of_one_batch")))
+    return found["dtype"], _number(found["unit"]), _number(found["arm"]), band, *errors
 
 
 def _amplified(found: Mapping[str, Any] | None) -> str:

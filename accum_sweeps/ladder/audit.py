@@ -9,6 +9,7 @@ from typing import Any
 from accum_sweeps.ladder.amplified import Amplified, amplified
 from accum_sweeps.ladder.bench import Bench
 from accum_sweeps.ladder.diagnosis import Diagnosis, diagnose, exact_windows
+from accum_sweeps.ladder.geometry import Geometry, geometry
 from accum_sweeps.ladder.own_code import remarks
 from accum_sweeps.ladder.rungs import Precision, Rung, precisions, rungs, sides
 
@@ -20,7 +21,8 @@ COARSE = 1e-3  # where nothing finer than this can be told from rounding, a faul
 class Audit:
     """``answer``: rounding, amplified_rounding, fault classes joined by "+", real_dependence, below_floor, not_observable.
 
-    ``resolution``: a fault that changes the gradient by less than this, relative, would not have been seen.
+    ``geometry``: of the gradient to that of one batch, in the run's own precision. ``resolution``: a fault that changes the gradient by
+    less than this, relative, would not have been seen.
     """
 
     label: str
@@ -29,6 +31,7 @@ class Audit:
     answer: str
     diagnosis: Diagnosis | None
     rungs: tuple[Rung, ...] = ()
+    geometry: Geometry | None = None
     precisions: tuple[Precision, ...] = ()
     amplified: Amplified | None = None
     resolution: float | None = None
@@ -75,6 +78,7 @@ def audit(bench: Bench, label: str) -> Audit:
         answer=_answer(found, grown, resolution),
         diagnosis=found,
         rungs=tuple(rungs(bench, step, windows)),
+        geometry=geometry(step.arm.gradient, step.whole.gradient) if step.arm.gradient else None,
         precisions=tuple(precisions(bench, is_dependent, {spec.setup.dtype: step})),
         amplified=grown,
         resolution=resolution,

@@ -15,8 +15,10 @@ from accum_sweeps.ladder.bench import Bench
 from accum_sweeps.ladder.geometry import geometry
 from accum_sweeps.ladder.measure import Outputs
 from accum_sweeps.ladder.observation import Observation, Tensors
+from accum_sweeps.ladder.tensors import worst_tensor
 from accum_sweeps.ladder.window_faults import Windows, updates_apart
 from accum_sweeps.plan.spec import RunSpec
+from accum_sweeps.plan.words import counted
 
 CONTROLS = 3.0  # times the largest control
 ROUNDOFF = 0.2  # c in c u sqrt(N); on right code 0.02 to 0.19 were measured
@@ -100,39 +102,49 @@ def rungs(bench: Bench, step: Sides, windows: Windows) -> list[Rung]:
     """Rungs 0 to 9 of ``step``; the windows are those that the diagnosis looked at."""
     again = bench.code(bench.spec).observe()
     gradient, clipped, update = (step.apart(part) for part in (_gradient, _clipped, _update))
-    losses = [abs(seen.loss_sum - step.whole.loss_sum) / abs(step.whole.loss_sum or 1.0) for seen in (step.arm, *step.controls)]
+    losses = [abs(side.loss_sum - step.whole.loss_sum) / abs(step.whole.loss_sum or 1.0) for side in (step.arm, *step.controls)]
     rerun = geometry(again.gradient, step.arm.gradient).relative if step.arm.gradient else None
     is_moved = not math.isnan(step.arm.lr)  # by the settings' optimizer
-    off = [found.off for found in (*windows.begin, *windows.around) if found.step.seen.updates]
     apart = [updates_apart(found.step, windows.same) for found in windows.begin]
     log = abs(windows.usual.step.seen.loss - windows.usual.step.loss) / abs(windows.usual.step.loss or 1.0)
     exact, tolerance = windows.spec.setup.dtype, max(found.tolerance for found in windows.begin)
     return [
-        Rung(number=0, name="rerun", measure="gradient, the same step again", value=rerun, floor=0.0),
-        Rung(
-            number=1, name="terms", measure="number of terms less the right one", value=_told(step.arm.terms - step.whole.terms), floor=0.0
-        ),
+        _known(0, "rerun", "gradient, the same step again", rerun, 0.0),
+        _known(1, "terms", "number of terms less the right one", _told(step.arm.terms - step.whole.terms), 0.0),
         _rung(2, "outputs", "relative L2", step.outputs, step.outputs_of_controls, step),
         _rung(3, "loss", "relative", _told(losses[0]), tuple(losses[1:]), step),
         _rung(4, "gradient", "relative L2", *gradient, step),
+        *_exact_gradient(windows, tolerance),
         _rung(5, "clipped gradient", "relative L2", *clipped, step),
         _rung(6, "update", "relative L2", update[0] if is_moved else None, update[1], step),
-        Rung(
-            number=7,
-            name="state",
-            measure=f"weights and state by the same gradient, {exact}",
-            value=_worst(apart) if is_moved else None,
-            floor=windows.same,
-        ),
-        Rung(
-            number=8,
-            name="windows",
-            measure=f"worst gradient of {len(off)} windows, {exact}",
-            value=max(off, default=None),
-            floor=tolerance,
-        ),
-        Rung(number=9, name="log", measure=f"logged loss, relative, {exact}", value=_told(log), floor=max(windows.same, 10 * tolerance)),
+        _known(7, "state", f"weights and state by the same gradient, {exact}", _worst(apart) if is_moved else None, windows.same),
+        _windows(windows, tolerance),
+        _known(9, "log", f"logged loss, relative, {exact}", _told(log), max(windows.same, 10 * tolerance)),
     ]
+
+
+def _exact_gradient(windows: Windows, tolerance: float) -> list[Rung]:
+    """The tensor that differs most in a usual window, and the mean bias over windows: what is systematic adds up, rounding does not."""
+    exact, usual = windows.spec.setup.dtype, windows.usual
+    tensor = worst_tensor(usual.step.seen.gradient, usual.step.members, usual.tolerance) if usual.step.seen.updates else None
+    bias = [found.step.shares.sums.bias for found in windows.updated]
+    name, value, floor = (tensor.name, tensor.value, tensor.floor) if tensor else ("none", None, tolerance)
+    mean = abs(math.fsum(bias) / len(bias)) if bias else None
+    return [
+        _known(4, "worst tensor", f"{name}: relative L2, {exact}", value, floor),
+        _known(4, "bias", f"<g-r,r>/<r,r>, mean of {counted(len(bias), 'window')}, {exact}", mean, tolerance),
+    ]
+
+
+def _windows(windows: Windows, tolerance: float) -> Rung:
+    off = [found.off for found in windows.updated]
+    measure = f"worst gradient of {counted(len(off), 'window')}, {windows.spec.setup.dtype}"
+    return _known(8, "windows", measure, max(off, default=None), tolerance)
+
+
+def _known(number: int, name: str, measure: str, value: float | None, floor: float) -> Rung:
+    """A rung whose floor needs no controls."""
+    return Rung(number=number, name=name, measure=measure, value=value, floor=floor)
 
 
 def _told(value: float) -> float | None:
@@ -145,7 +157,7 @@ def _worst(apart: list[tuple[str, float] | None]) -> float:
 
 
 def _rung(number: int, name: str, measure: str, value: float | None, controls: tuple[float, ...], step: Sides) -> Rung:
-    return Rung(number=number, name=name, measure=measure, value=value, floor=step.floor(controls))
+    return _known(number, name, measure, value, step.floor(controls))
 
 
 def _gradient(seen: Observation) -> Tensors:
@@ -162,20 +174,26 @@ def _update(seen: Observation) -> Tensors:
 
 @dataclass(frozen=True, kw_only=True)
 class Precision:
-    """The gradient's relative difference from one batch in one dtype: the code under test, and the range of the controls."""
+    """The gradient's relative difference from one batch in one dtype: the code under test, and the range of the controls.
+
+    ``error`` and ``error_of_one_batch``: relative differences of both from one batch in float64, None where the subject does not run in it.
+    """
 
     dtype: str
     unit: float
     arm: float
     low: float
     high: float
+    error: float | None
+    error_of_one_batch: float | None
 
 
 def precisions(bench: Bench, is_dependent: bool, known: Mapping[str, Sides]) -> list[Precision]:
     """The same step in float64, float32, the run's own dtype and bfloat16 autocast, those that the subject can run, from fine to coarse."""
     own = bench.spec.setup.dtype
     wanted = dict.fromkeys([*(["fp64", "fp32"] if bench.has_fp64 else []), own, *([] if UNITS[own] >= UNITS["amp_bf16"] else ["amp_bf16"])])
-    found = []
+    found: list[Precision] = []
+    truth: Tensors | None = None  # fp64 comes first
     for dtype in sorted(wanted, key=lambda name: UNITS[name]):
         accumulator = bench.spec.setup.accumulator if dtype == own else "param"
         spec = changes.changed(bench.spec, dtype=dtype, accumulator=accumulator)
@@ -184,5 +202,17 @@ def precisions(bench: Bench, is_dependent: bool, known: Mapping[str, Sides]) -> 
         except RuntimeError:  # a user's network may have no kernel for a dtype that nobody asked for
             continue
         arm, controls = step.apart(_gradient)
-        found.append(Precision(dtype=dtype, unit=step.unit, arm=arm, low=min(controls), high=max(controls)))
+        truth = step.whole.gradient if dtype == "fp64" else truth
+        errors = [None if truth is None else geometry(side.gradient, truth).relative for side in (step.arm, step.whole)]
+        found.append(
+            Precision(
+                dtype=dtype,
+                unit=step.unit,
+                arm=arm,
+                low=min(controls),
+                high=max(controls),
+                error=errors[0],
+                error_of_one_batch=errors[1],
+            )
+        )
     return found

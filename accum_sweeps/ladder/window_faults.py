@@ -14,7 +14,7 @@ from accum_sweeps.ladder.observation import Tensors
 from accum_sweeps.ladder.shares import pattern, shares
 from accum_sweeps.plan.spec import RunSpec
 
-FIRST_STEPS, RESUME_AFTER = 4, 2
+FIRST_STEPS, RESUME_AFTER = 6, 2  # a bias is averaged over six windows
 LAST = 3  # the last window of the epoch that a trainer makes
 SAME = 1e-6  # relative: a rate, an update or a loss that is off by more is off by more than its rounding, in any dtype
 EXACT = 1e-9  # the same in float64
@@ -34,6 +34,11 @@ class Windows:
     def usual(self) -> Seen:
         """A full window of a run that was not resumed."""
         return self.begin[0]
+
+    @property
+    def updated(self) -> list[Seen]:
+        """All windows in which an update was made."""
+        return [found for found in (*self.begin, *self.around) if found.step.seen.updates]
 
 
 def _around(bench: Bench, spec: RunSpec) -> tuple[int, list[Step]]:

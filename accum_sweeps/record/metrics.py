@@ -106,6 +106,8 @@ LADDER_RUNGS: dict[str, str] = {
     "outputs": "rung 2: relative difference of the network's outputs from those of one batch",
     "loss": "rung 3: relative difference of the summed loss",
     "gradient": "rung 4: relative difference of the whole gradient, before clipping",
+    "tensor": "rung 4: relative difference of the gradient of the tensor that differs most",
+    "bias": "rung 4: mean over windows of <g - r, r> / <r, r>, g the whole gradient and r the right one",
     "clipped": "rung 5: relative difference of what the optimizer is given",
     "update": "rung 6: relative difference of the update",
     "state": "rung 7: relative difference of weights, optimizer state and moving average from those that the same gradient gives",
