@@ -21,27 +21,33 @@ class LadderSession:
     def __init__(self, spec: RunSpec, path: Path) -> None:
         self._spec, self._path = spec, path
         self.position = 0
+        self._file, self._texts = "", dict[str, str]()
 
     def steps(self) -> Generator[StepRecord]:
         """A sign of life, then the record. Raises UserError where the subject shows no step."""
         if self.position:
+            # An earlier attempt was stopped between the record and the end of the run: its answer is this one's.
+            write_text(self._path, self._file)
+            yield StepRecord(step=self.position, texts=self._texts)
             return
         yield StepRecord(step=0)
         began = time.monotonic()
         found = audit(Bench(self._spec), _label(self._spec))
-        write_text(self._path, json.dumps(found.to_dict(), indent=1))
+        self._file, self._texts = json.dumps(found.to_dict(), indent=1), {"diagnosis": found.answer, "diagnosis_detail": _detail(found)}
+        write_text(self._path, self._file)
         self.position = 1
-        values = metrics(found) | {"ladder_seconds": time.monotonic() - began}
-        print(f"{found.answer}: " + "; ".join(each.words for each in found.diagnosis.findings) if found.diagnosis else found.remark)
-        yield StepRecord(step=1, values=values, texts={"diagnosis": found.answer, "diagnosis_detail": _detail(found)})
+        print(_line(found))
+        yield StepRecord(step=1, values=metrics(found) | {"ladder_seconds": time.monotonic() - began}, texts=self._texts)
 
     def save(self, path: Path) -> None:
-        """Whether it is done; of a ladder in between nothing is kept."""
-        checkpoint.save(path, run_id=self._spec.run_id, step=self.position, state={})
+        """What was found, if it is done; of a ladder in between nothing is kept."""
+        state = {"file": self._file, "texts": self._texts}
+        checkpoint.save(path, run_id=self._spec.run_id, step=self.position, state=state)
 
     def load(self, path: Path) -> int:
         """Take back what :meth:`save` wrote."""
-        self.position, _ = checkpoint.load(path, run_id=self._spec.run_id, device=self._spec.setup.device)
+        self.position, state = checkpoint.load(path, run_id=self._spec.run_id, device=self._spec.setup.device)
+        self._file, self._texts = state["file"], state["texts"]
         return self.position
 
 
@@ -55,6 +61,13 @@ def metrics(found: Audit) -> dict[str, float]:
     if found.amplified is not None:
         values["ladder_gain"] = found.amplified.gain
     return values | ({"ladder_resolution": found.resolution} if found.resolution is not None else {})
+
+
+def _line(found: Audit) -> str:
+    """For the run's log: the answer, what it is concluded from, and what could not be asked."""
+    words = [each.words for each in found.diagnosis.findings] if found.diagnosis is not None else []
+    reasons = "; ".join([*words, *([found.remark] if found.remark else [])])
+    return f"{found.answer}: {reasons}" if reasons else found.answer
 
 
 def _detail(found: Audit) -> str:
