@@ -18,6 +18,7 @@ from accum_sweeps.record.store import open_root
 
 MOST_PAGES = 4
 UNKNOWN = "unknown_fault"
+WRITTEN = {"label", "accum", "dtype", "answer", "remark", "diagnosis", "rungs", "precisions", "amplified", "resolution"}  # by every ladder
 ITS_OWN = ("measure", "probe_tensors")  # settings in which a ladder differs from the setup that it stands beside
 IN_WORDS = {
     "rounding": "right, only rounding",
@@ -145,22 +146,27 @@ def audits(root: Path, results: pd.DataFrame) -> list[Mapping[str, Any]]:
     store, found = open_root(root), []
     rows = results[is_ladder(results) & (results["status"] == "finished")]
     for run_id, env_id, attempt in zip(rows["run_id"], rows["env_id"], rows["attempt"], strict=True):
-        path = store.run_dir(run_id, env_id).ladder_path(int(attempt))
-        try:
-            found.append(json.loads(path.read_text()))
-        except (OSError, ValueError):
-            continue
+        found += _read(store.run_dir(run_id, env_id).ladder_path(int(attempt)))
     return found
 
 
+def _read(path: Path) -> list[Mapping[str, Any]]:
+    """What a ladder wrote; [] where that is gone or damaged."""
+    try:
+        found = json.loads(path.read_text())
+    except (OSError, ValueError):
+        return []
+    return [found] if isinstance(found, dict) and found.keys() >= WRITTEN else []
+
+
 def render_ladders(root: Path, results: pd.DataFrame) -> str:
-    """The ladders as text: their pages where there are up to MOST_PAGES, else a table."""
+    """The ladders as text: their pages where there are up to MOST_PAGES and all can be read, else a table."""
     rows = results[is_ladder(results)]
     done = rows[rows["status"] == "finished"]
     if done.empty:
         return f"No ladder is finished yet: {counted(len(rows), 'run')}."
-    if len(done) <= MOST_PAGES:
-        return "\n\n\n".join(render(each) for each in audits(root, results))
+    if len(done) <= MOST_PAGES and len(pages := audits(root, results)) == len(done):
+        return "\n\n\n".join(render(each) for each in pages)
     return "\n".join([*_counts(done), "", *_table(done)])
 
 
