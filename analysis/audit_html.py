@@ -1,6 +1,7 @@
 """Audits as one self-contained HTML page with a picture each."""
 
 import importlib.resources
+import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -25,14 +26,17 @@ def write_audits(path: Path, title: str, audits: Sequence[Mapping[str, Any]]) ->
         light=figures.css_colours(),
         dark=figures.css_colours(dark=True),
         pages=pages,
+        left_out=len(audits) - len(pages),
     )
     write_text(path, text)
 
 
 def _page(audit: Mapping[str, Any], number: int) -> dict[str, Any]:
     svg = ""
-    if audit["precisions"]:
-        drawn = figures.gradient_by_precision(audit["precisions"], audit["accum"])
+    # Half precision may overflow; then there is nothing to draw of it.
+    finite = [each for each in audit["precisions"] if all(math.isfinite(each[key]) for key in ("arm", "low", "high"))]
+    if finite:
+        drawn = figures.gradient_by_precision(finite, audit["accum"])
         svg = figures.to_svg(drawn, f"a{number}", "Relative difference of the gradient over unit roundoff")
     names = (audit["diagnosis"] or {}).get("names", ())
     found = audit["amplified"] or {}

@@ -62,9 +62,17 @@ def rung_rows(rungs: Sequence[Mapping[str, Any]]) -> list[tuple[str, ...]]:
     rows: list[tuple[str, ...]] = []
     for rung in rungs:
         value, floor = rung["value"], rung["floor"]
-        seen = "not observable" if value is None else "" if value <= floor else "above"
-        rows.append((str(rung["number"]), rung["name"], _number(value), _number(floor), seen, rung["measure"]))
+        rows.append((str(rung["number"]), rung["name"], _number(value), _number(floor), _where(value, floor), rung["measure"]))
     return rows
+
+
+def _where(value: float | None, floor: float) -> str:
+    """Where a rung's value lies."""
+    if value is None:
+        return "not observable"
+    if math.isnan(value) or math.isnan(floor):
+        return "not finite"
+    return "" if value <= floor else "above"
 
 
 def geometry_words(audit: Mapping[str, Any]) -> str:

@@ -11,7 +11,8 @@ from accum_sweeps.ladder.bench import Bench
 from accum_sweeps.ladder.diagnosis import Diagnosis, diagnose, exact_windows
 from accum_sweeps.ladder.geometry import Geometry, geometry
 from accum_sweeps.ladder.own_code import remarks
-from accum_sweeps.ladder.rungs import Precision, Rung, precisions, rungs, sides
+from accum_sweeps.ladder.rungs import Precision, Rung, Sides, precisions, rungs, sides
+from accum_sweeps.ladder.shares import norm
 
 AMPLIFIED, BELOW_FLOOR, DEPENDENCE, NOT_OBSERVABLE = "amplified_rounding", "below_floor", "real_dependence", "not_observable"
 COARSE = 1e-3  # where nothing finer than this can be told from rounding, a fault may hide below it
@@ -82,12 +83,15 @@ def audit(bench: Bench, label: str) -> Audit:
         precisions=tuple(precisions(bench, is_dependent, {spec.setup.dtype: step})),
         amplified=grown,
         resolution=resolution,
-        remark=_remark(bench),
+        remark=_remark(bench, step),
     )
 
 
-def _remark(bench: Bench) -> str:
+def _remark(bench: Bench, step: Sides) -> str:
     words = remarks(bench)
+    if not math.isfinite(norm(step.whole.gradient)):
+        scale = bench.spec.setup.loss_scale
+        words.append(f"in {step.dtype} the right gradient overflows at a loss scale of {scale:g}: nothing can be compared in it")
     if not bench.has_fp64:
         words.append("the subject does not run in float64: small faults may hide in the rounding of its own precision")
     if bench.rerun:

@@ -191,8 +191,10 @@ class Bench:
             return f"the right step cannot be made: {error}"
         if oracle.has_moved:
             return "the weights change while a loss is computed: no two steps begin at the same weights"
-        if not math.isfinite(norm(seen.gradient)) and self.spec.setup.dtype != "amp_fp16":
-            return "the gradient of the right step is not finite: there is nothing to compare"
+        is_scaled = self.spec.setup.dtype == "amp_fp16"  # there a scale that overflows is made smaller, and the step is passed over
+        if not math.isfinite(norm(seen.gradient)) and not (is_scaled and self.has_fp64):
+            hint = "; a smaller loss_scale may help" if is_scaled else ""
+            return f"the gradient of the right step is not finite: there is nothing to compare{hint}"
         if not sum(member.terms for member in members):
             return "the samples of the step hold no term of the loss"
         if not seen.gradient:
@@ -258,9 +260,10 @@ class Bench:
 
     @functools.cached_property
     def rerun(self) -> float:
-        """How far the same right step, made again, is from itself: 0 where the subject is deterministic."""
+        """How far the same right step, made again, is from itself: 0 where the subject is deterministic, or nothing is finite."""
         first, again = (self.right(changes.one_rank(self.spec)).observe().gradient for _ in range(2))
-        return geometry(again, first).relative
+        apart = geometry(again, first).relative
+        return apart if math.isfinite(apart) else 0.0
 
     @functools.cached_property
     def has_settings_optimizer(self) -> bool:

@@ -1,6 +1,7 @@
 """measure=ladder: the whole ladder on this run's configuration, as one record of metrics, an answer in words, and a file with all of it."""
 
 import json
+import math
 import time
 from collections.abc import Generator
 from pathlib import Path
@@ -56,9 +57,9 @@ def metrics(found: Audit) -> dict[str, float]:
     values = {}
     for rung, name in zip(found.rungs, LADDER_RUNGS, strict=False):
         for key, value in ((f"ladder_{name}", rung.value), (f"ladder_{name}_floor", rung.floor)):
-            if value is not None:
+            if value is not None and not math.isnan(value):
                 values[key] = float(value)
-    if found.amplified is not None:
+    if found.amplified is not None and not math.isnan(found.amplified.gain):
         values["ladder_gain"] = found.amplified.gain
     return values | ({"ladder_resolution": found.resolution} if found.resolution is not None else {})
 
