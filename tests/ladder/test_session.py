@@ -1,6 +1,7 @@
 """measure=ladder as a run: its record, the file beside it, and what becomes of both when the run is stopped."""
 
 import json
+import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -119,6 +120,14 @@ def test_the_figures_of_a_fault_are_above_what_rounding_does_and_those_of_right_
     assert above("fault") == {"loss", "gradient", "tensor", "bias", "clipped", "update", "windows", "log"}
     # Seen from one batch a dependence is as large as a fault; seen from the micro-batches' own gradients there is none.
     assert above("dependence") == {"outputs", "loss", "gradient", "clipped", "update"}
+
+
+def test_what_is_not_finite_in_half_precision_is_missing_and_no_number(tmp_path: Path) -> None:
+    found = climb(ladder_spec("none", dtype="amp_fp16", loss_scale=2.0**20), tmp_path)
+    assert found.record.texts["diagnosis"] == "rounding"
+    assert all(math.isfinite(value) for value in found.record.values.values())
+    whole = {"ladder_gradient", "ladder_gradient_floor", "ladder_clipped", "ladder_clipped_floor", "ladder_rerun", "ladder_gain"}
+    assert set(LADDER_UNITS) - set(found.record.values) == whole
 
 
 def test_the_label_is_what_a_person_calls_the_run(climbed: Callable[[str], Climbed]) -> None:
