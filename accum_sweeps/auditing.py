@@ -1,7 +1,6 @@
 """``acs.audit``: is the gradient accumulation of this training right? In a notebook, or as one line of a test suite."""
 
 import contextlib
-import dataclasses
 import inspect
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -9,7 +8,6 @@ from numbers import Integral
 from typing import TYPE_CHECKING, Any
 
 from accum_sweeps.plan.errors import ConfigError, UserError
-from accum_sweeps.plan.faults import NONE
 from accum_sweeps.plan.spec import RunSpec, from_dict
 
 if TYPE_CHECKING:
@@ -174,11 +172,10 @@ def _specs(hook: Any, factors: Iterable[int], given: Mapping[str, Any]) -> list[
 
 def _sessions(hook: Any) -> "Sessions":
     """Trainings of this very object: a class of a notebook or a test has no file that could be imported."""
+    from accum_sweeps.subjects import without_fault
     from accum_sweeps.subjects.python_hook import session_of
 
     def made(spec: RunSpec, is_correct: bool) -> "Session":
-        if is_correct:  # without a fault that the settings may have built in
-            spec = dataclasses.replace(spec, setup=dataclasses.replace(spec.setup, fault=NONE, fault_strength=None))
-        return session_of(hook, spec, has_own_step=not is_correct)
+        return session_of(hook, without_fault(spec) if is_correct else spec, has_own_step=not is_correct)
 
     return made

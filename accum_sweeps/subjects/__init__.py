@@ -1,6 +1,7 @@
 """What is trained: the built-in language model and dual encoder, and the hooks for users' own training.
 
-Public: :func:`session` and :func:`correct_session`, and :class:`~accum_sweeps.subjects.protocol.Session` which they return.
+Public: :func:`session` and :func:`correct_session`, :class:`~accum_sweeps.subjects.protocol.Session` which they return, and
+:func:`without_fault`.
 """
 
 import dataclasses
@@ -14,7 +15,7 @@ from accum_sweeps.subjects.protocol import Session
 if TYPE_CHECKING:
     from accum_sweeps.training.loop import TrainingSession
 
-__all__ = ["Session", "correct_session", "session"]
+__all__ = ["Session", "correct_session", "session", "without_fault"]
 
 
 def session(spec: RunSpec, folder: Path, attempt: int) -> Session:
@@ -50,12 +51,17 @@ def correct_session(spec: RunSpec) -> Session:
 
     Raises UserError as :func:`session` does.
     """
-    clean = dataclasses.replace(spec, setup=dataclasses.replace(spec.setup, fault=NONE, fault_strength=None))
+    clean = without_fault(spec)
     if spec.setup.subject.kind == "python":
         from accum_sweeps.subjects.python_hook import session as python_hook
 
         return python_hook(clean, has_own_step=False)
     return session(clean, Path(), 0)
+
+
+def without_fault(spec: RunSpec) -> RunSpec:
+    """``spec`` without the fault that its settings build in."""
+    return dataclasses.replace(spec, setup=dataclasses.replace(spec.setup, fault=NONE, fault_strength=None))
 
 
 def _leading(made: "TrainingSession", spec: RunSpec) -> Session:
