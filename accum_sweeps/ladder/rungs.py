@@ -18,7 +18,9 @@ from accum_sweeps.ladder.observation import Observation, Tensors
 from accum_sweeps.ladder.tensors import worst_tensor
 from accum_sweeps.ladder.window_faults import Windows, updates_apart
 from accum_sweeps.plan.spec import RunSpec
+from accum_sweeps.plan.together import dependence as why_dependent
 from accum_sweeps.plan.words import counted
+from accum_sweeps.subjects import without_fault
 
 CONTROLS = 3.0  # times the largest control
 ROUNDOFF = 0.2  # c in c u sqrt(N); on right code 0.02 to 0.19 were measured
@@ -74,7 +76,7 @@ def sides(bench: Bench, spec: RunSpec, is_dependent: bool) -> Sides:
     whole = bench.right(changes.one_batch(spec)).observe(on_outputs=outputs.keep)
     arm = bench.code(spec).observe(on_outputs=outputs.compare)
     right = changes.one_rank(spec)
-    if is_dependent or not 1 < right.accum < spec.setup.global_batch:
+    if is_dependent or why_dependent(without_fault(right).setup) or not 1 < right.accum < spec.setup.global_batch:
         # One unit in the last place of a bfloat16 weight is much, so it stands in only where there is no other partition.
         controls = [dataclasses.replace(changes.one_batch(spec), control="ulp_weights", seed=seed) for seed in (1, 2)]
     else:

@@ -73,7 +73,7 @@ def test_standard_errors_are_the_spread_that_noise_gives_to_the_weights_of_membe
     weights, errors = [], []
     for _ in range(400):
         noisy = {name: sum(m[name] for m in members) + 1e-6 * torch.randn(common[name].shape, generator=drawn).double() for name in common}
-        found = member_regression(noisy, members)  # type: ignore[arg-type]
+        found = member_regression(noisy, members)
         weights.append(found.weights)
         errors.append(found.errors)
     spread = np.std(weights, axis=0)

@@ -15,8 +15,11 @@ SMALL = ("subject=clip", "steps=2", "eval_every=0", "global_batch=8", "tracking=
 def test_a_sweep_over_both_accumulations_ends_with_the_usual_tables(tmp_path: Path) -> None:
     place = Place(tmp_path)
     output = place.type(*SMALL, "axes={subject.accumulation:[plain,cached],accum:[1,2],seed:{range:2}}")
-    assert "8 finished" in output and "clip-clip_tiny adamw fp64 accumulation=cached" in output and "results.parquet" in output
+    assert "10 finished" in output and "clip-clip_tiny adamw fp64 accumulation=cached" in output and "results.parquet" in output
     table = acs.load(place.root.path)
+    ladders = acs.ladders(table).set_index("setup")["detail"]
+    assert ladders[ladders.index.str.contains("plain")].tolist() == ["in_batch_negatives"]
+    table = table[table["measure"] == "training"]
     assert len(table) == 8 and set(table["status"]) == {"finished"} and set(table["tokens"]) == {16}
     losses = table.set_index(["subject.accumulation", "seed", "accum"])["eval_loss_final"].unstack()
     difference = (losses[2] - losses[1]).abs()

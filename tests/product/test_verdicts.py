@@ -42,12 +42,19 @@ def test_correct_code_is_indistinguishable_or_equivalent(tmp_path: Path) -> None
     assert "reruns identical in 6 of 6 cells" in output and "distance of final weights in units of that of regroup controls: " in output
 
 
-@pytest.mark.parametrize("arguments", [("model.norm=batchnorm",), ("subject.mean=micro_batch", "data.lengths=geometric")])
-def test_a_real_dependence_on_the_micro_batch_is_detected(tmp_path: Path, arguments: tuple[str, ...]) -> None:
+@pytest.mark.parametrize(
+    ("arguments", "ladder"),
+    [
+        (("model.norm=batchnorm",), "right, but what is trained depends on how a batch is cut (batch_statistics)"),
+        (("subject.mean=micro_batch", "data.lengths=geometric"), "WRONG: mean_of_means"),
+    ],
+)
+def test_a_real_dependence_on_the_micro_batch_is_detected(tmp_path: Path, arguments: tuple[str, ...], ladder: str) -> None:
     verdict, output = judged(Place(tmp_path), "axes={seed:{range:8},accum:[1,4,8]}", "steps=60", "optimizer.lr=1e-2", *arguments)
     assert verdict.code == "effect" and verdict.control == "ulp_weights", verdict.sentence
     assert "-> accumulation effect detected shift against k=1 at " in output
     assert "so more than rounding of the kind that the controls have" in output
+    assert f"ladder at k=4: {ladder}" in output
 
 
 def test_a_wrong_step_of_ones_own_is_named_beside_the_verdict_and_by_the_exit_code(tmp_path: Path) -> None:
