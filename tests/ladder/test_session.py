@@ -173,7 +173,7 @@ def test_the_log_of_right_code_tells_the_answer_and_what_could_not_be_asked(
     remark: str,
     line: str,
 ) -> None:
-    monkeypatch.setattr("accum_sweeps.ladder.audit._remark", lambda bench: remark)
+    monkeypatch.setattr("accum_sweeps.ladder.audit._remark", lambda bench, step: remark)
     assert climb(toy_spec, tmp_path).found["remark"] == remark
     assert capsys.readouterr().out == line
 
