@@ -23,11 +23,12 @@ CLIPPING = 1e-6  # relative: torch's clipping adds 1e-6 to a norm, an own one ma
 
 @dataclasses.dataclass(frozen=True, kw_only=True, eq=False)
 class Seen:
-    """A step, what its shares look like, and what rounding may do to them."""
+    """A step, what its shares look like, and what rounding may do: to the gradient, relative, and to a share (``uncertainty``)."""
 
     step: Step
     pattern: Pattern
     tolerance: float
+    uncertainty: float
 
     @property
     def is_right(self) -> bool:
@@ -57,7 +58,9 @@ def judged(bench: Bench, step: Step) -> Seen:
     loose = max(tolerance, 3 * rest) if rest < 0.05 else tolerance
     if step.shares.is_told and rest <= tolerance:  # noise, so that shares of micro-batches that are much alike are as uncertain as it says
         loose = max(loose, SURE * error)
-    return Seen(step=step, pattern=pattern(step.shares, loose), tolerance=tolerance)
+    rho = step.shares.sums.rho
+    uncertainty = loose * (max(1.0, rho) if math.isfinite(rho) else 1.0)  # rounding goes with the length of the gradient, right or not
+    return Seen(step=step, pattern=pattern(step.shares, uncertainty), tolerance=tolerance, uncertainty=uncertainty)
 
 
 def gradient_faults(bench: Bench, found: Seen) -> list[Finding]:
@@ -191,10 +194,10 @@ def _over_ranks(bench: Bench, spec: RunSpec, found: Seen) -> Iterator[Finding]:
     values, terms, k = found.step.shares.values, found.step.shares.terms, spec.accum
     first, second = (float(terms[place].sum()) for place in (slice(0, k), slice(k, None)))
     sides = [values[:k] * first * 2 / terms.sum(), values[k:] * second * 2 / terms.sum()]
-    if found.step.shares.is_told and all((abs(side - 1) <= found.tolerance).all() for side in sides):
+    if found.step.shares.is_told and all((abs(side - 1) <= found.uncertainty).all() for side in sides):
         words = f"each rank's own mean counts 1/2 although their numbers of terms differ: {first:g} and {second:g}"
         yield Finding(name="mean_of_means_over_ranks", rung=4, words=words, experiments=(proof,))
-    elif found.step.shares.is_told and k > 1 and all(_halves(side, found.tolerance) for side in (values[:k], values[k:])):
+    elif found.step.shares.is_told and k > 1 and all(_halves(side, found.uncertainty) for side in (values[:k], values[k:])):
         words = "each micro-batch counts half as much as the one before: the running sum is added up over the ranks each time"
         yield Finding(name="wrong_sync", rung=4, words=words, experiments=(proof,))
 

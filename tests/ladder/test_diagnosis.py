@@ -22,6 +22,18 @@ def test_a_fault_is_called_by_its_name(name: str) -> None:
     assert all(each.experiments for each in found.findings)
 
 
+LONG: dict[str, dict[str, Any]] = {
+    "wrong_sync": {"accum": 8, "global_batch": 32},  # the first micro-batch counts 128 times
+    "reweighted_buffer": {"accum": 8, "global_batch": 16, "fault_strength": 3.0},  # 3^7 times
+}
+
+
+@pytest.mark.parametrize("name", LONG)
+def test_the_rounding_of_a_gradient_that_is_far_too_long_hides_no_small_share(name: str) -> None:
+    found = diagnose(Bench(lm_spec(name, **LONG[name])))
+    assert found.names == (name,), [each.words for each in found.findings]
+
+
 ADAMW = {"kind": "adamw", "name": "adamw", "lr": 1e-3, "betas": [0.9, 0.95], "eps": 1e-8, "weight_decay": 0.1}
 ADAMW |= {"max_norm": 1.0, "schedule": "cosine", "warmup_steps": 2}
 CLEAN: dict[str, dict[str, Any]] = {
