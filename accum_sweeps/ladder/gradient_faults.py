@@ -54,12 +54,12 @@ def seen(bench: Bench, spec: RunSpec, tampering: Tampering = Tampering()) -> See
 def judged(bench: Bench, step: Step) -> Seen:
     """``step`` by its pattern."""
     tolerance = bench.tolerance(step)
-    rest, error = step.shares.rest, step.shares.error
+    rest, error, rho = step.shares.rest, step.shares.error, step.shares.sums.rho
     loose = max(tolerance, 3 * rest) if rest < 0.05 else tolerance
+    # Rounding goes with the length of the gradient under test, right or not.
+    uncertainty = loose * (max(1.0, rho) if math.isfinite(rho) else 1.0)
     if step.shares.is_told and rest <= tolerance:  # noise, so that shares of micro-batches that are much alike are as uncertain as it says
-        loose = max(loose, SURE * error)
-    rho = step.shares.sums.rho
-    uncertainty = loose * (max(1.0, rho) if math.isfinite(rho) else 1.0)  # rounding goes with the length of the gradient, right or not
+        uncertainty = max(uncertainty, SURE * error)
     return Seen(step=step, pattern=pattern(step.shares, uncertainty), tolerance=tolerance, uncertainty=uncertainty)
 
 
@@ -203,9 +203,9 @@ def _over_ranks(bench: Bench, spec: RunSpec, found: Seen) -> Iterator[Finding]:
 
 
 def _halves(values: NDArray[np.float64], tolerance: float) -> bool:
-    """Whether each share is half of the one before, and the last one is 1."""
+    """Whether each share is half of the one before, and the last one is 1; the small ones drown in the rounding of the large ones."""
     right = 2.0 ** np.arange(len(values) - 1, -1, -1)
-    return bool((np.abs(values / right - 1) <= tolerance).all())
+    return bool((np.abs(values - right) <= tolerance).all())
 
 
 def clipping_faults(bench: Bench, found: Seen) -> list[Finding]:

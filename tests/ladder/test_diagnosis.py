@@ -28,6 +28,11 @@ LONG: dict[str, dict[str, Any]] = {
 }
 
 
+def test_shares_that_drown_in_rounding_are_not_taken_for_others() -> None:
+    found = diagnose(Bench(lm_spec("wrong_sync", accum=32, global_batch=64, **{"data.seq_len": 8})))
+    assert found.names in [("wrong_sync",), ("unknown_fault",)], [each.words for each in found.findings]
+
+
 @pytest.mark.parametrize("name", LONG)
 def test_the_rounding_of_a_gradient_that_is_far_too_long_hides_no_small_share(name: str) -> None:
     found = diagnose(Bench(lm_spec(name, **LONG[name])))
