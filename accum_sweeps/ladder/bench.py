@@ -4,6 +4,7 @@ The right step is the product's own accumulation, made from the state that the c
 itself: one wrong step makes no later one look wrong.
 """
 
+import copy
 import dataclasses
 import functools
 import math
@@ -79,6 +80,12 @@ class Bench:
         self.start, self.has_train, self.has_own_step = first.start, first.has_train, first.has_own_step or first.has_train
         self.has_short_window = first.has_short_window
 
+    def at(self, state: State) -> "Bench":
+        """The same bench, on which every experiment begins at ``state``."""
+        other = copy.copy(self)
+        other.start, other._rounding = state, {}
+        return other
+
     def code(self, spec: RunSpec, state: State | None = None, tampering: Tampering = UNTOUCHED) -> Oracle:
         """The code under test with the settings of ``spec``, from ``state``, by default the beginning."""
         return self._code(spec, state, dataclasses.replace(tampering, own_scale=1.0) if self.is_unscalable else tampering)
@@ -147,11 +154,18 @@ class Bench:
         """What rounding does to the shares of the right gradient in the first step with the settings of ``spec``, or leaves beside them."""
         single = changes.one_rank(spec)
         if single.identity not in self._rounding:
-            right = self.right(single)
-            found = shares(right.observe().gradient, right.members())
+            found = self._right_shares(single)
             value = max(found.off, found.rest)
             self._rounding[single.identity] = value if math.isfinite(value) else 0.0
         return self._rounding[single.identity]
+
+    def rounding_of_sum(self, spec: RunSpec) -> float:
+        """How far the right gradient of that step is from the sum of its micro-batches' in float64; not finite where it overflows."""
+        return self._right_shares(changes.one_rank(spec)).sums.relative
+
+    def _right_shares(self, spec: RunSpec) -> Shares:
+        right = self.right(spec)
+        return shares(right.observe().gradient, right.members())
 
     @functools.cached_property
     def noise(self) -> float:

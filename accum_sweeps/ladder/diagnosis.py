@@ -43,7 +43,8 @@ def diagnose(bench: Bench, windows: Windows | None = None) -> Diagnosis:
     """
     windows = windows or exact_windows(bench)
     exact = changes.in_fp64(bench.spec) if bench.has_fp64 else bench.spec
-    found = [*gradient_faults(bench, windows.usual), *clipping_faults(bench, windows.usual), *window_faults(windows)]
+    telling = windows.telling
+    found = [*gradient_faults(bench.at(telling.step.state), telling), *clipping_faults(bench, windows.usual), *window_faults(windows)]
     found = _one_story(found)
     found += precision_faults(bench) if not found else []
     found += log_faults(windows, gradient_is_right=windows.usual.is_right)

@@ -81,16 +81,18 @@ class Members:
     """``weights`` (k,): the least-squares coefficients of g on the micro-batches' own gradients; ``residual`` = |g - fit| / |g|.
 
     ``errors`` (k,): the standard errors of the weights, were the residual noise. A micro-batch without a gradient has weight 0.
-    ``condition`` is the condition number of the others' gradients, each scaled to length 1: where it times the gradients' rounding is not
-    small, the weights say nothing.
+    ``is_alike`` (k,): gradients that others make up, such as those of two equal samples; which of them g holds cannot be told, and their
+    weight is the one that all of them would have if they had the same, NaN where there is none.
     """
 
     weights: NDArray[np.float64]
     errors: NDArray[np.float64]
     residual: float
-    condition: float
+    is_alike: NDArray[np.bool_]
 
 
+ALIKE = 1e-6  # of the largest singular value of members of length 1: what differs by less is the same
+APART = 1e-9  # of a member that is in no way alike: the part that it has in what is the same
 MOST_ELEMENTS = 1 << 16  # of a gradient that weights are solved from; evenly spread, so that every tensor of some size has a say
 
 
@@ -110,17 +112,24 @@ def member_regression(gradient: Gradient, members: Sequence[Gradient]) -> Member
     if columns.shape[0] < columns.shape[1]:
         raise ValueError(f"{columns.shape[1]} micro-batches cannot be told apart by {columns.shape[0]} elements")
     norms = np.linalg.norm(columns, axis=0)
-    weights, errors, is_there = np.zeros(len(members)), np.zeros(len(members)), norms > 0
+    is_there = norms > 0
     directions, flat = columns[:, is_there] / norms[is_there], _flat(gradient, shapes, stride)
-    scaled, _, _, singular = np.linalg.lstsq(directions, flat, rcond=None)
-    weights[is_there] = scaled / norms[is_there]
-    condition = float(singular[0] / singular[-1]) if len(singular) and singular[-1] > 0 else math.inf
-    spare = columns.shape[0] - int(is_there.sum())
-    if spare and math.isfinite(condition):
-        noise = np.linalg.norm(flat - directions @ scaled) / math.sqrt(spare)  # of an element
-        errors[is_there] = noise * np.sqrt(np.diag(np.linalg.pinv(directions.T @ directions, hermitian=True))) / norms[is_there]
+    left, singular, right = np.linalg.svd(directions, full_matrices=False)
+    kept = singular > ALIKE * singular.max(initial=0.0)
+    alike = np.linalg.norm(right[~kept], axis=0) > APART
+    left, singular, right = left[:, kept], singular[kept], right[kept]
+    scaled = right.T @ ((left.T @ flat) / singular)  # of all solutions the one nearest to 0
+    common = right.T @ (right @ norms[is_there])  # what it would be with a weight of 1 for all
+    weights, errors, is_alike = np.zeros(len(members)), np.zeros(len(members)), np.zeros(len(members), dtype=bool)
+    weights[is_there], is_alike[is_there] = scaled / norms[is_there], alike
     residual = _residual(gradient, members, weights, shapes)
-    return Members(weights=weights, errors=errors, residual=residual, condition=condition)
+    is_common = np.abs(common) > ALIKE * norms[is_there]
+    weights[is_alike] = np.where(is_common, scaled / np.where(is_common, common, 1.0), np.nan)[alike]
+    spare = columns.shape[0] - int(kept.sum())
+    if spare:
+        noise = np.linalg.norm(flat - directions @ scaled) / math.sqrt(spare)  # of an element
+        errors[is_there] = noise * np.linalg.norm(right / singular[:, None], axis=0) / norms[is_there]
+    return Members(weights=weights, errors=errors, residual=residual, is_alike=is_alike)
 
 
 def _flat(each: Gradient, shapes: Mapping[str, Tensor], stride: int) -> NDArray[np.float64]:

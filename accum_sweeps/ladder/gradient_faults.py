@@ -71,10 +71,13 @@ def gradient_faults(bench: Bench, found: Seen) -> list[Finding]:
     named = [*_beside(bench, spec, found), *_of_shares(bench, spec, found)]
     if not named and found.pattern.kind == "scaled" and not found.has_rest and bench.hides_length:
         return []
-    return named or [_unknown(found)]
+    return named or [unknown(found)]
 
 
-def _unknown(found: Seen) -> Finding:
+def unknown(found: Seen) -> Finding:
+    """A gradient that is not the right one, and that nothing else explains."""
+    if not math.isfinite(found.off):
+        return Finding(name=UNKNOWN, rung=4, words="the gradient holds numbers that are not finite; the right code's are finite")
     words = f"the gradient is {found.off:.3g} from the right one, relative, and {found.step.shares.rest:.3g} of it is of no micro-batch"
     return Finding(name=UNKNOWN, rung=4, words=words)
 

@@ -3,18 +3,16 @@
 import math
 from dataclasses import dataclass, field
 
-import torch
 from torch import Tensor
 
 from accum_sweeps.ladder.amplification import Amplification, amplification, first_step, soft_eps
 from accum_sweeps.ladder.compare import Difference, Part, difference, part, ratio, total
 from accum_sweeps.ladder.interventions import Pair
 from accum_sweeps.ladder.observation import Observation
+from accum_sweeps.ladder.roundoff import BY_TENSOR
 from accum_sweeps.record.metrics import GRAD_NORM, LR, TOKENS, TRAIN_LOSS
 from accum_sweeps.training import optimizers
 from accum_sweeps.training.task import Rows
-
-_ROUNDOFF = {torch.float64: 2.0**-53, torch.float32: 2.0**-24, torch.float16: 2.0**-11, torch.bfloat16: 2.0**-8}
 
 
 class Outputs:
@@ -106,7 +104,7 @@ def measured(pair: Pair) -> Measured:
         gradient=difference(pair.arm.gradient, pair.reference.gradient),
         weights=difference(pair.arm.after, pair.reference.after),
         amplified=amplification(pair.arm, pair.reference, rule, soft_eps(setup.optimizer)),
-        roundoff=_ROUNDOFF[dtype],
+        roundoff=BY_TENSOR[dtype],
     )
 
 

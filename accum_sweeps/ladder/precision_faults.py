@@ -1,5 +1,6 @@
-"""Faults that exist only in a run's own precision: the loss scale, the buffer, and what happens to gradients that are not finite."""
+"""Faults that exist only in a run's own precision: the loss scale, the buffer, gradients that are not finite, and steps that ask for it."""
 
+import dataclasses
 import math
 
 from torch import Tensor
@@ -8,14 +9,18 @@ from accum_sweeps.ladder import changes
 from accum_sweeps.ladder.bench import Bench
 from accum_sweeps.ladder.findings import Experiment, Finding
 from accum_sweeps.ladder.geometry import geometry
-from accum_sweeps.ladder.gradient_faults import Seen, seen
+from accum_sweeps.ladder.gradient_faults import Seen, gradient_faults, seen, unknown
 from accum_sweeps.ladder.observation import Observation
 from accum_sweeps.ladder.oracle import Tampering
+from accum_sweeps.ladder.roundoff import UNITS
 from accum_sweeps.ladder.shares import norm
 from accum_sweeps.plan.spec import RunSpec
 
 VISIBLE = 0.02  # of a share: a loss scale in the wrong place changes shares by more than half, rounding of half precision by less than this
 OTHER_SCALE = 16.0
+BEYOND = 10.0  # times what the right code's rounding leaves of the same micro-batches: more than that is no rounding
+OWN_ROUNDING = 8.0  # units in which an own step's gradient may be off without accumulation
+WELL_TOLD = 0.1  # where shares are known no better, what they look like names nothing
 
 
 def precision_faults(bench: Bench) -> list[Finding]:
@@ -24,7 +29,8 @@ def precision_faults(bench: Bench) -> list[Finding]:
     scaled = _scaling(bench, spec) if spec.setup.dtype == "amp_fp16" else None
     if scaled is not None:
         return [scaled]
-    return [*_not_finite(bench, spec), *_buffer(bench, spec)]
+    found = [*_not_finite(bench, spec), *_buffer(bench, spec)]
+    return found or (_here_alone(bench, changes.without_clipping(spec)) if bench.has_fp64 and spec.setup.dtype != "fp64" else [])
 
 
 def _scaling(bench: Bench, spec: RunSpec) -> Finding | None:
@@ -91,3 +97,26 @@ def _buffer(bench: Bench, spec: RunSpec) -> list[Finding]:
 
 def _rest(bench: Bench, spec: RunSpec, accumulator: str) -> Seen:
     return seen(bench, changes.without_clipping(changes.changed(spec, accumulator=accumulator)))
+
+
+def _here_alone(bench: Bench, spec: RunSpec) -> list[Finding]:
+    """What a step does in this precision and not in float64, where it was right: one may ask whether autocast is on, say.
+
+    The right code's micro-batches have the same shapes and the same arithmetic, so that what is left is the rounding of their sum.
+    """
+    found, rounding = seen(bench, spec), bench.rounding_of_sum(spec)
+    if not math.isfinite(rounding):
+        return []  # it overflows in the right code too
+    unit = UNITS[spec.setup.dtype]
+    if bench.has_own_step:  # which may round otherwise than the product's, with one micro-batch too
+        alone = seen(bench, dataclasses.replace(spec, accum=1)).off
+        is_rounding = alone <= OWN_ROUNDING * unit
+        if bench.has_train and not is_rounding:
+            return []  # a trainer may compute in another precision than the one that is asked about
+        rounding = max(rounding, unit, alone if is_rounding else 0.0)
+    off = found.step.shares.sums.eta if bench.hides_length else found.off
+    if off <= BEYOND * max(rounding, UNITS["fp32"]):
+        return []
+    is_told = found.tolerance <= WELL_TOLD and math.isfinite(found.off) and not found.is_right
+    named = gradient_faults(bench, found) if is_told else []
+    return [dataclasses.replace(each, words=f"in {spec.setup.dtype}, not in float64: {each.words}") for each in named or [unknown(found)]]

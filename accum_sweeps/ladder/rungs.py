@@ -15,6 +15,7 @@ from accum_sweeps.ladder.bench import Bench
 from accum_sweeps.ladder.geometry import geometry
 from accum_sweeps.ladder.measure import Outputs
 from accum_sweeps.ladder.observation import Observation, Tensors
+from accum_sweeps.ladder.roundoff import UNITS
 from accum_sweeps.ladder.tensors import worst_tensor
 from accum_sweeps.ladder.window_faults import Windows, updates_apart
 from accum_sweeps.plan.spec import RunSpec
@@ -24,8 +25,6 @@ from accum_sweeps.subjects import without_fault
 
 CONTROLS = 3.0  # times the largest control
 ROUNDOFF = 0.2  # c in c u sqrt(N); on right code 0.02 to 0.19 were measured
-UNITS = {"fp64": 2.0**-53, "fp32": 2.0**-24, "tf32": 2.0**-11, "tf32_emulated": 2.0**-11, "bf16": 2.0**-8, "fp16": 2.0**-11}
-UNITS |= {"amp_bf16": 2.0**-8, "amp_fp16": 2.0**-11}
 
 
 @dataclass(frozen=True, kw_only=True)

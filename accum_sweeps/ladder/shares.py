@@ -17,19 +17,20 @@ from numpy.typing import NDArray
 from accum_sweeps.ladder.geometry import Geometry, geometry, member_regression
 from accum_sweeps.ladder.observation import Member, Tensors
 
-WORST_CONDITION = 1e6  # beyond it two micro-batches are too much alike to tell which of them a gradient is made of
+TOLD = 10.0  # times what a share is uncertain by: from there on one share can be set against another
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Shares:
-    """``values`` (k,): the s_i, NaN for a micro-batch without a gradient; ``terms`` (k,): the n_i.
+    """``values`` (k,): the s_i, NaN for a micro-batch without a gradient, or with one that others make up; ``terms`` (k,): the n_i.
 
+    ``of_alike``: for each of the latter, such as two equal samples, the share of all of them, if they had the same.
     ``residual`` is the length of the rest over that of g, ``error`` the largest standard error of the s_i, were the rest noise.
-    ``is_told``: no two micro-batches are too much alike to tell them apart. ``sums`` and ``means`` are the geometry of g to r and to the
-    mean of the micro-batches' own means.
+    ``is_told``: some s_i are known. ``sums`` and ``means`` are the geometry of g to r and to the mean of the micro-batches' own means.
     """
 
     values: NDArray[np.float64]
+    of_alike: NDArray[np.float64]
     terms: NDArray[np.float64]
     residual: float
     error: float
@@ -40,8 +41,8 @@ class Shares:
     @property
     def off(self) -> float:
         """The largest distance of a share from 1; that of the whole where shares cannot be told apart."""
-        seen = self.values[np.isfinite(self.values)]
-        return float(np.abs(seen - 1).max()) if self.is_told and len(seen) else abs(self.sums.bias)
+        seen = np.concatenate([self.values[np.isfinite(self.values)], self.of_alike])
+        return float(np.abs(seen - 1).max()) if self.is_told else abs(self.sums.bias)
 
     @property
     def rest(self) -> float:
@@ -59,14 +60,23 @@ def shares(gradient: Tensors, members: Sequence[Member]) -> Shares:
     means = geometry(gradient, combined(members, [1 / (n * len(members)) if n else 0.0 for n in terms]))
     elements = sum(part.numel() for part in {name: part for each in named for name, part in each.items()}.values())
     if not is_finite or len(members) > elements:
+        unknown = np.full(len(members), np.nan)
         return Shares(
-            values=np.full(len(members), np.nan), terms=terms, residual=math.nan, error=math.nan, is_told=False, sums=sums, means=means
+            values=unknown, of_alike=unknown[:0], terms=terms, residual=math.nan, error=math.nan, is_told=False, sums=sums, means=means
         )
     found = member_regression(gradient, named)
-    values = np.where(has_gradient, found.weights * total, np.nan)
-    is_told = found.condition <= WORST_CONDITION
-    error = float(found.errors.max(initial=0.0)) * total
-    return Shares(values=values, terms=terms, residual=found.residual, error=error, is_told=is_told, sums=sums, means=means)
+    is_known = has_gradient & ~found.is_alike
+    weights = found.weights * total
+    return Shares(
+        values=np.where(is_known, weights, np.nan),
+        of_alike=weights[found.is_alike & np.isfinite(weights)],
+        terms=terms,
+        residual=found.residual,
+        error=float(found.errors[is_known].max(initial=0.0)) * total,
+        is_told=bool(is_known.any()),
+        sums=sums,
+        means=means,
+    )
 
 
 def combined(members: Sequence[Member], weights: Sequence[float]) -> dict[str, torch.Tensor]:
@@ -120,10 +130,15 @@ def pattern(found: Shares, tolerance: float) -> Pattern:
     is_seen = np.isfinite(found.values)
     values, terms = found.values[is_seen], found.terms[is_seen]
     if (np.abs(values) <= tolerance).all():
-        return Pattern(kind="none", factor=0.0)
+        is_none = (np.abs(found.of_alike) <= tolerance).all()
+        lost = tuple(int(place) for place in np.flatnonzero(is_seen))
+        return Pattern(kind="none", factor=0.0) if is_none else Pattern(kind="lost", lost=lost, rest="other")
     mean = found.terms.sum() / len(found.terms)
     even = _even(values, terms / mean, tolerance)
-    return even if even is not None else _uneven(values, terms / mean, tolerance)
+    if even is None:
+        return _uneven(values, np.flatnonzero(is_seen), len(is_seen), terms / mean, tolerance)
+    is_one = even.kind == "means" or (np.abs(found.of_alike - even.factor) <= tolerance * max(1.0, abs(even.factor))).all()
+    return even if is_one else _of_the_whole(found, tolerance)
 
 
 def _of_the_whole(found: Shares, tolerance: float) -> Pattern:
@@ -146,17 +161,36 @@ def _even(values: NDArray[np.float64], sizes: NDArray[np.float64], tolerance: fl
     return Pattern(kind="means", factor=float(own.mean())) if _is_constant(own, tolerance) else None
 
 
-def _uneven(values: NDArray[np.float64], sizes: NDArray[np.float64], tolerance: float) -> Pattern:
+def _uneven(values: NDArray[np.float64], places: NDArray[np.int_], k: int, sizes: NDArray[np.float64], tolerance: float) -> Pattern:
+    """The patterns with favourites among the micro-batches; ``places`` are those of the values among all ``k``."""
+    factor = _growth(values, places - (k - 1), tolerance)
+    if factor is not None:
+        return Pattern(kind="growing", factor=factor)
     lost = np.abs(values) <= tolerance
-    if lost.any():
-        rest = _even(values[~lost], sizes[~lost], tolerance) or Pattern(kind="other")
-        places = tuple(int(place) for place in np.flatnonzero(lost))
-        return Pattern(kind="lost", lost=places, rest=rest.kind, factor=rest.factor)
-    if (values > 0).all() and abs(values[-1] - 1) <= tolerance:
-        ratios = values[1:] / values[:-1]
-        if _is_constant(ratios, tolerance * max(1.0, 1 / float(values.min()))):
-            return Pattern(kind="growing", factor=float(ratios.mean()))
-    return Pattern(kind="other")
+    if not lost.any():
+        return Pattern(kind="other")
+    rest = _even(values[~lost], sizes[~lost], tolerance) or Pattern(kind="other")
+    missing = tuple(int(place) for place in places[lost])
+    return Pattern(kind="lost", lost=missing, rest=rest.kind, factor=rest.factor)
+
+
+def _growth(values: NDArray[np.float64], places: NDArray[np.int_], tolerance: float) -> float | None:
+    """How many times each share is the one before it, that in place 0 being 1; None if it is not always the same.
+
+    Of many micro-batches the first may be too small to be told from 0: they are if what comes before the others would be.
+    """
+    small = np.flatnonzero(~(values > TOLD * tolerance))
+    is_told = np.arange(len(values)) > small.max(initial=-1)
+    told = values[is_told]
+    if len(told) < 2:
+        return None
+    ratios = (told[1:] / told[:-1]) ** (1 / np.diff(places[is_told]))
+    if not _is_constant(ratios, tolerance * max(1.0, 1 / float(told.min()))):
+        return None
+    factor = float(np.median(ratios))  # those of small shares are rounded most
+    expected = factor ** places.astype(np.float64)
+    is_last_one = abs(told[-1] - expected[is_told][-1]) <= tolerance
+    return factor if is_last_one and (expected[~is_told] <= 2 * TOLD * tolerance).all() else None
 
 
 def _is_constant(values: NDArray[np.float64], tolerance: float) -> bool:

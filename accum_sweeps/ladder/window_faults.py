@@ -36,6 +36,18 @@ class Windows:
         return self.begin[0]
 
     @property
+    def telling(self) -> Seen:
+        """The full window to read the gradient's faults from: the first, or another one where that happens to be right.
+
+        Of terms that are as many everywhere a wrong mean is right. A window with something of no micro-batch, and the one after the
+        resume, are judged beside the others.
+        """
+        k = len(self.usual.step.members)
+        full = [found for place, found in enumerate(self.begin) if place != RESUME_AFTER and len(found.step.members) == k]
+        wrong = [found for found in full if found.step.seen.updates and not found.is_right and not found.has_rest]
+        return wrong[0] if self.usual.is_right and wrong else self.usual
+
+    @property
     def updated(self) -> list[Seen]:
         """All windows in which an update was made."""
         return [found for found in (*self.begin, *self.around) if found.step.seen.updates]
@@ -234,7 +246,7 @@ def _without_update(windows: Windows, short: Seen, following: Seen) -> Finding:
 def _later(windows: Windows, is_all: bool) -> Iterator[Finding]:
     """Later windows beside the first of the run, such as that after a resume; ``is_all``: nothing else was found that disturbs them."""
     usual = windows.usual
-    if not usual.is_right:
+    if not windows.telling.is_right:
         return
     if windows.bench.has_train:
         wrong = [found for found in windows.begin[1:] if found.step.seen.updates and not found.is_right]

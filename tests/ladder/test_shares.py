@@ -107,25 +107,56 @@ def test_a_scale_is_told_where_no_micro_batch_is_favoured(kind: str, scale: floa
 
 
 def collinear() -> list[Member]:
-    """The second micro-batch is twice the first, with twice its terms; the third is another direction with a single term."""
-    first, third = GRADIENTS[:2]
-    return [member(first, 3.0), member(2 * first, 6.0), member(third, 1.0)]
+    """The second micro-batch is twice the first, with twice its terms; the others are directions of their own."""
+    first, third, fourth = GRADIENTS[:3]
+    return [member(first, 3.0), member(2 * first, 6.0), member(third, 1.0), member(fourth, 2.0)]
 
 
-def test_micro_batches_that_are_alike_are_not_told_apart() -> None:
+def test_of_micro_batches_that_are_alike_the_common_share_is_known() -> None:
     given = collinear()
-    right = shares(combined(given, [1 / 10] * 3), given)
-    assert not right.is_told and right.off < EXACT and right.rest < EXACT
+    right = shares(combined(given, [1 / 12] * 4), given)
+    assert [math.isnan(value) for value in right.values] == [True, True, False, False]
+    assert right.values[2:] == pytest.approx([1, 1], abs=EXACT) and right.of_alike == pytest.approx([1, 1], abs=EXACT)
+    assert right.is_told and right.off < EXACT and right.rest < EXACT
     assert pattern(right, 1e-9).kind == "right"
 
 
-@pytest.mark.parametrize(
-    ("weights", "kind", "factor"), [((0.3,) * 3, "scaled", 3.0), ((1 / 9, 1 / 18, 1 / 3), "means", 1.0), ((1, 0, 0), "other", 1.0)]
-)
-def test_of_alike_ones_the_sum_and_the_mean_of_means_are_still_known(weights: tuple[float, ...], kind: str, factor: float) -> None:
+ALIKE: dict[str, tuple[Sequence[float], Pattern]] = {
+    "scaled": ((3, 3, 3, 3), Pattern(kind="scaled", factor=3.0)),
+    "means": (of_means((3, 6, 1, 2)), Pattern(kind="means")),
+    "both lost": ((0, 0, 1, 1), Pattern(kind="other")),  # one of them and a half of the other would look the same
+    "one of them lost": ((1, 0, 1, 1), Pattern(kind="other")),
+    "lost beside them": ((1, 1, 0, 1), Pattern(kind="lost", lost=(2,), rest="right")),
+    "growing": ((1 / 8, 1 / 4, 1 / 2, 1), Pattern(kind="growing", factor=2.0)),
+    "all lost": ((0, 0, 0, 0), Pattern(kind="none", factor=0.0)),
+    "they alone are left": ((1, 1, 0, 0), Pattern(kind="lost", lost=(2, 3), rest="right")),
+}
+
+
+@pytest.mark.parametrize("name", ALIKE)
+def test_micro_batches_beside_those_that_are_alike_are_told_apart(name: str) -> None:
+    weights, expected = ALIKE[name]
     given = collinear()
-    found = pattern(shares(combined(given, weights), given), 1e-9)
-    assert found.kind == kind and found.factor == pytest.approx(factor, rel=1e-12)
+    found = pattern(shares(combined(given, [weight / 12 for weight in weights]), given), 1e-9)
+    assert (found.kind, found.lost) == (expected.kind, expected.lost)
+    assert found.factor == pytest.approx(expected.factor, rel=1e-9)
+
+
+def test_where_all_are_alike_the_sum_alone_is_known() -> None:
+    given = collinear()[:2]
+    right = shares(combined(given, [1 / 9] * 2), given)
+    assert not right.is_told and right.off < EXACT and right.rest < EXACT and pattern(right, 1e-9).kind == "right"
+    assert pattern(shares(combined(given, [1 / 3] * 2), given), 1e-9).factor == pytest.approx(3, rel=1e-12)
+
+
+@pytest.mark.parametrize("factor", [2.0, 1.1])
+def test_early_shares_of_many_micro_batches_vanish_where_each_counts_more_than_the_one_before(factor: float) -> None:
+    given = [member(values) for values in torch.randn(64, 600, dtype=torch.float64, generator=torch.Generator().manual_seed(5))]
+    weights = [factor ** (place - 63) for place in range(64)]
+    found = pattern(shares(combined(given, [weight / 64 for weight in weights]), given), 1e-6)
+    assert found.kind == "growing" and found.factor == pytest.approx(factor, rel=1e-5)
+    lost = pattern(shares(combined(given, [0.0] * 62 + [0.5 / 64, 1 / 64]), given), 1e-6)
+    assert lost.kind == "lost", "what comes before a half would be seen if it were a quarter"
 
 
 def test_a_micro_batch_without_a_gradient_has_no_share_and_disturbs_none() -> None:

@@ -19,6 +19,7 @@ pytestmark = [
         "The 'train_dataloader' does not have many workers",
         "`isinstance\\(treespec, LeafSpec\\)` is deprecated",
         "The number of training batches",
+        "The `srun` command is available on your system",
     )
 ]
 
