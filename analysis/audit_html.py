@@ -41,7 +41,8 @@ def _page(audit: Mapping[str, Any], number: int) -> dict[str, Any]:
     names = (audit["diagnosis"] or {}).get("names", ())
     found = audit["amplified"] or {}
     return {
-        **{key: audit[key] for key in ("label", "accum", "dtype", "answer", "remark")},
+        **{key: audit[key] for key in ("label", "accum", "dtype", "answer")},
+        "remark": audit_page.remark_words(audit),
         "code": "effect" if names else audit_page.CODES.get(audit["answer"], "not_assessable"),
         "sentence": audit_page.sentence(audit),
         "findings": audit_page.findings(audit),

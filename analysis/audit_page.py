@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from accum_sweeps.analysis.words import WIDTH, aligned
+from accum_sweeps.plan.faults import REMEDIES
 
 ANSWERS = {
     "rounding": "Right. What differs from one batch is rounding.",
@@ -40,13 +41,14 @@ def sentence(audit: Mapping[str, Any]) -> str:
 
 
 def findings(audit: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """What was found: name, rung, words and proofs."""
+    """What was found: name, rung, words, proofs, and what to write instead."""
     return [
         {
             "name": finding["variant"] or finding["name"],
             "rung": finding["rung"],
             "words": finding["words"],
             "proofs": proof_words(finding["experiments"]),
+            "remedy": REMEDIES.get(finding["name"], ""),
         }
         for finding in (audit["diagnosis"] or {}).get("findings", ())
     ]
@@ -101,11 +103,17 @@ def closing(audit: Mapping[str, Any]) -> str:
 
 def _opening(audit: Mapping[str, Any]) -> str:
     head = [f"{audit['label']}, k={audit['accum']} against one batch, {audit['dtype']}", "", f"answer  {audit['answer']}"]
-    return "\n".join([*head, *_filled(sentence(audit)), *(_filled(audit["remark"]) if audit["remark"] else [])])
+    return "\n".join([*head, *_filled(sentence(audit)), *_filled(remark_words(audit))])
 
 
-def _filled(text: str) -> list[str]:
-    return textwrap.wrap(text, WIDTH, initial_indent="        ", subsequent_indent="        ")
+def remark_words(audit: Mapping[str, Any]) -> str:
+    """What could not be asked, or was taken as rounding, as a sentence."""
+    remark = audit["remark"]
+    return f"{remark[0].upper()}{remark[1:]}." if remark else ""
+
+
+def _filled(text: str, label: str = "") -> list[str]:
+    return textwrap.wrap(text, WIDTH, initial_indent=label.ljust(8), subsequent_indent=" " * 8)
 
 
 def _proofs(audit: Mapping[str, Any]) -> str:
@@ -114,6 +122,7 @@ def _proofs(audit: Mapping[str, Any]) -> str:
         lines += [f"why     {finding['name']}, rung {finding['rung']}", *_filled(finding["words"])]
         for proof in finding["proofs"]:
             lines += _filled(proof)
+        lines += _filled(finding["remedy"], "do")
     return "\n".join(lines)
 
 

@@ -158,6 +158,30 @@ SINGLE: dict[str, Fault] = {
         meaning="after a resume the first update lacks the micro-batches before the restart", needs=(RECORDS,), strength=BEFORE
     ),
 }
+# What to write instead, by class.
+REMEDIES = {
+    "mean_of_means": "Sum the losses of all micro-batches and divide once, by the step's number of terms.",
+    "mean_of_means_over_ranks": "Sum the number of terms over the ranks, and divide every rank's sum by that instead of by its own.",
+    "missing_division": "Divide each micro-batch's summed loss by the step's number of terms; where all have equally many, its mean by k.",
+    "double_division": "Divide once: by the loop or by the library, the loss or the gradient.",
+    "wrong_divisor": "Divide by the number of terms that the loss sums: no padding, no ignored labels.",
+    "clip_per_micro_batch": "Clip once per optimizer step, after the last micro-batch.",
+    "schedule_per_micro_batch": "Advance the schedule once per optimizer step, and give its length in optimizer steps.",
+    "short_window": "Divide a short window by its own number of terms.",
+    "merged_window": "Make an update at the end of the epoch too, divided by the number of terms that are there.",
+    "dropped_window": "Make an update at the end of the epoch too, divided by the number of terms that are there.",
+    "early_step": "Update after micro-batch k, 2k and so on: where (i + 1) % k == 0, with i from 0.",
+    "lost_micro_batches": "Set gradients to zero once per optimizer step, after the update, and add every micro-batch's.",
+    "reweighted_buffer": "Add every micro-batch's gradient with the same weight; scale nothing in between.",
+    "wrong_sync": "Sum over the ranks once per optimizer step, with the last micro-batch; no_sync() before.",
+    "replay_randomness": "Keep the random state of each micro-batch in the first pass, and set it again in the second.",
+    "auxiliary_scale": "Weight the auxiliary term of each micro-batch so that it counts once per optimizer step, as the loss does.",
+    "accumulator_dtype": "Keep the gradient buffer in float32.",
+    "loss_scaling": "Take the scale out once, after the last micro-batch and before clipping; after an overflow make no update.",
+    "state_per_micro_batch": "Decay weights, move averages and count steps once per optimizer step.",
+    "reporting": "Log the sum of all micro-batches' losses over the step's number of terms.",
+    "resume_inside_window": "Write checkpoints between optimizer steps only, or keep the half-filled gradient buffer in them.",
+}
 PAIRED = (
     "missing_division+clip_per_micro_batch",
     "missing_division+schedule_per_micro_batch",

@@ -18,6 +18,7 @@ from accum_sweeps.analysis.audit_html import MOST, write_audits
 from accum_sweeps.analysis.audit_page import ANSWERS, MECHANISMS, render, rung_rows
 from accum_sweeps.analysis.words import WIDTH
 from accum_sweeps.ladder import amplified
+from accum_sweeps.plan.faults import CLASSES, REMEDIES
 from tests.faults.subjects import lm_spec
 from tests.specs import BASE
 
@@ -81,7 +82,7 @@ class OverflowingFloat32(Overflowing):
 
 
 ADAMW: dict[str, Any] = {"optimizer": BASE["optimizer"]}
-NOT_FINITE = "the gradient of the right step is not finite: there is nothing to compare"
+NOT_FINITE = "The gradient of the right step is not finite: there is nothing to compare"
 Case = tuple[Callable[[], Any], dict[str, Any]]
 CASES: dict[str, Case] = {
     "right": (lambda: lm_spec("none", dtype="fp32"), {}),
@@ -105,9 +106,9 @@ TOLD: dict[str, tuple[str, str, str]] = {
     "pair": ("missing_division+reporting", "Wrong: missing_division and reporting.", "effect"),
     "odd": ("unknown_fault", "Wrong, in none of the ways that are known by name.", "effect"),
     "coarse": ("below_floor", "No fault is seen, but rounding is coarse here: a small one would not be seen.", "not_assessable"),
-    "not finite": ("not_observable", f"Nothing can be said. {NOT_FINITE}", "not_assessable"),
-    "overflowing": ("rounding", "Right. What differs from one batch is rounding. in amp_fp16 the right gradient overflows", "equivalent"),
-    "overflowing, no float64": ("not_observable", f"Nothing can be said. {NOT_FINITE}; a smaller loss_scale may help", "not_assessable"),
+    "not finite": ("not_observable", f"Nothing can be said. {NOT_FINITE}.", "not_assessable"),
+    "overflowing": ("rounding", "Right. What differs from one batch is rounding. In amp_fp16 the right gradient overflows", "equivalent"),
+    "overflowing, no float64": ("not_observable", f"Nothing can be said. {NOT_FINITE}; a smaller loss_scale may help.", "not_assessable"),
     "k=1": ("rounding", "Right. What differs from one batch is rounding.", "equivalent"),
 }
 Found = Callable[[str], dict[str, Any]]
@@ -220,6 +221,17 @@ def test_a_fault_is_told_with_its_reason_its_proof_and_where_it_shows(found: Fou
     assert f"mean_of_means, rung 4: each micro-batch's own mean counts 1/4 although their numbers of terms differ. {proof}" in one_line(
         Reader(page_of(tmp_path, audit)).words
     )
+
+
+def test_a_fault_is_told_with_what_to_write_instead(found: Found, tmp_path: Path) -> None:
+    assert set(REMEDIES) == set(CLASSES)
+    for case, names in (("mean", ["mean_of_means"]), ("pair", ["missing_division", "reporting"]), ("odd", []), ("dependent", [])):
+        remedies = [REMEDIES[name] for name in names]
+        assert re.findall(r"^do      (\S+)", render(found(case)), flags=re.MULTILINE) == [words.split()[0] for words in remedies]
+        page = one_line(Reader(page_of(tmp_path, found(case))).words)
+        assert page.count("What to do:") == len(names)
+        for words in remedies:
+            assert f"do {words}" in one_line(render(found(case))) and f"What to do: {words}" in page
 
 
 def test_of_two_faults_each_has_its_reason(found: Found, tmp_path: Path) -> None:
@@ -356,13 +368,13 @@ def test_a_file_of_an_earlier_release_has_a_page_too(found: Found, tmp_path: Pat
 def test_what_a_user_named_is_text_on_the_page_and_no_markup(found: Found, tmp_path: Path) -> None:
     bad = '<script>alert("1 & 2")</script>'
     audit = found("mean")
-    audit |= {"label": f"label {bad}", "remark": f"remark {bad}"}
+    audit |= {"label": f"label {bad}", "remark": f"Remark {bad}"}
     audit["rungs"] = [rung | {"measure": f"measure {bad}"} for rung in audit["rungs"]]
     findings = [finding | {"words": f"words {bad}"} for finding in audit["diagnosis"]["findings"]]
     audit["diagnosis"] = audit["diagnosis"] | {"findings": findings}
     text = page_of(tmp_path, audit, title=f"title {bad}")
     assert "<script" not in text and "script" not in Reader(text).tags
-    for name in ("label", "remark", "measure", "words", "title"):
+    for name in ("label", "Remark", "measure", "words", "title"):
         assert f"{name} {bad}" in Reader(text).words and f"{name} {bad}" not in text
     assert html.escape("<script>", quote=False) in text
 
