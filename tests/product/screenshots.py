@@ -1,9 +1,9 @@
-"""Pictures of a finished sweep's report and of MLflow's list of its runs, for the README.
+"""Pictures of a finished sweep's report, of MLflow's list of its runs and of an audit, for the README.
 
-    python tests/product/screenshots.py ROOT SWEEP FOLDER
+    python tests/product/screenshots.py ROOT SWEEP AUDIT FOLDER
 
-Writes report.png and mlflow.png into FOLDER. The sweep's runs must be in the root's own MLflow database (action=sync brings them there).
-Needs chromium.
+Writes report.png, mlflow.png and audit.png into FOLDER. The runs of SWEEP must be in the root's own MLflow database (action=sync brings
+them there); AUDIT is a sweep by +grid=audit. Needs chromium.
 """
 
 import contextlib
@@ -41,7 +41,7 @@ FIT = """[...document.querySelectorAll('.ag-header-cell-resize')].forEach(
 
 
 def report(page: Path, to: Path, height: int = 1500) -> None:
-    """The first ``height`` pixels of a report."""
+    """The first ``height`` pixels of a page."""
     with Browser(1100, height) as browser:
         browser.open(page.resolve().as_uri())
         browser.picture().save(to, optimize=True)
@@ -94,6 +94,7 @@ def server(database: Path) -> Iterator[str]:
 
 
 if __name__ == "__main__":
-    _, root, sweep, folder = sys.argv
+    _, root, sweep, audit, folder = sys.argv
     report(Path(root) / "sweeps" / sweep / "report.html", Path(folder) / "report.png")
+    report(Path(root) / "sweeps" / audit / "audit.html", Path(folder) / "audit.png", height=1000)
     run_list(Path(root), Path(folder) / "mlflow.png")
