@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from accum_sweeps.ladder.compare import chunks, ratio
+from accum_sweeps.ladder.roundoff import UNITS
 
 Gradient = Mapping[str, Tensor]
 Terms = Callable[[Tensor, Tensor], tuple[Tensor, ...]]
@@ -80,7 +81,8 @@ def _sums(pairs: Sequence[tuple[Tensor, Tensor]], terms: Terms, number: int) -> 
 class Members:
     """``weights`` (k,): the least-squares coefficients of g on the micro-batches' own gradients; ``residual`` = |g - fit| / |g|.
 
-    ``errors`` (k,): the standard errors of the weights, were the residual noise. A micro-batch without a gradient has weight 0.
+    ``errors`` (k,): the standard errors of the weights, were the residual noise, and at least what the solution itself rounds. A
+    micro-batch without a gradient has weight 0.
     ``is_alike`` (k,): gradients that others make up, such as those of two equal samples; which of them g holds cannot be told, and their
     weight is the one that all of them would have if they had the same, NaN where there is none.
     """
@@ -118,7 +120,9 @@ def member_regression(gradient: Gradient, members: Sequence[Gradient]) -> Member
     kept = singular > ALIKE * singular.max(initial=0.0)
     alike = np.linalg.norm(right[~kept], axis=0) > APART
     left, singular, right = left[:, kept], singular[kept], right[kept]
-    scaled = right.T @ ((left.T @ flat) / singular)  # of all solutions the one nearest to 0
+    scaled = np.zeros(right.shape[1])
+    for _ in range(2):  # of all solutions the one nearest to 0; the second time takes out what the first one rounded
+        scaled += right.T @ ((left.T @ (flat - directions @ scaled)) / singular)
     common = right.T @ (right @ norms[is_there])  # what it would be with a weight of 1 for all
     weights, errors, is_alike = np.zeros(len(members)), np.zeros(len(members)), np.zeros(len(members), dtype=bool)
     weights[is_there], is_alike[is_there] = scaled / norms[is_there], alike
@@ -126,9 +130,9 @@ def member_regression(gradient: Gradient, members: Sequence[Gradient]) -> Member
     is_common = np.abs(common) > ALIKE * norms[is_there]
     weights[is_alike] = np.where(is_common, scaled / np.where(is_common, common, 1.0), np.nan)[alike]
     spare = columns.shape[0] - int(kept.sum())
-    if spare:
-        noise = np.linalg.norm(flat - directions @ scaled) / math.sqrt(spare)  # of an element
-        errors[is_there] = noise * np.linalg.norm(right / singular[:, None], axis=0) / norms[is_there]
+    noise = np.linalg.norm(flat - directions @ scaled) / math.sqrt(spare) if spare else 0.0  # of an element
+    solved = UNITS["fp64"] * np.linalg.norm(flat)  # the solution is that of a gradient so far away
+    errors[is_there] = max(noise, solved) * np.linalg.norm(right / singular[:, None], axis=0) / norms[is_there]
     return Members(weights=weights, errors=errors, residual=residual, is_alike=is_alike)
 
 

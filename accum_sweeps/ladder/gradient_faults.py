@@ -65,10 +65,10 @@ def judged(bench: Bench, step: Step) -> Seen:
 
 def gradient_faults(bench: Bench, found: Seen) -> list[Finding]:
     """The faults of the full window ``found``, clipping aside."""
-    spec = found.step.spec
     if found.is_right or (bench.has_own_step and not found.step.seen.updates):  # updates that are missing are counted by windows
         return []
-    named = [*_beside(bench, spec, found), *_of_shares(bench, spec, found)]
+    beside, clear = _beside(bench, found)
+    named = [*([beside] if beside is not None else []), *_of_shares(bench, clear.step.spec, clear)]
     if not named and found.pattern.kind == "scaled" and not found.has_rest and bench.hides_length:
         return []
     return named or [unknown(found)]
@@ -82,20 +82,24 @@ def unknown(found: Seen) -> Finding:
     return Finding(name=UNKNOWN, rung=4, words=words)
 
 
-def _beside(bench: Bench, spec: RunSpec, found: Seen) -> Iterator[Finding]:
-    """What brings something into the gradient that is of no micro-batch."""
+def _beside(bench: Bench, found: Seen) -> tuple[Finding | None, Seen]:
+    """What brings something into the gradient that is of no micro-batch, and a window without it, where there is one."""
+    spec, rest = found.step.spec, found.step.shares.rest
     if not found.has_rest:
-        return
-    rest = found.step.shares.rest
+        return None, found
     quiet = changes.without_auxiliary_terms(spec)
     if quiet is not None and not (after := seen(bench, quiet)).has_rest:
         proof = Experiment(words="the auxiliary term's coefficient at 0", before=rest, after=after.step.shares.rest)
-        yield Finding(name="auxiliary_scale", rung=4, words="the error lies along the auxiliary term's gradient", experiments=(proof,))
-    elif not (after := seen(bench, spec, Tampering(keeps_all=True))).has_rest and _drops(bench, spec):
+        words = "the error lies along the auxiliary term's gradient"
+        return Finding(name="auxiliary_scale", rung=4, words=words, experiments=(proof,)), after
+    if not (after := seen(bench, spec, Tampering(keeps_all=True))).has_rest and _drops(bench, spec):
         proof = Experiment(words="dropout off", before=rest, after=after.step.shares.rest)
-        yield Finding(name="replay_randomness", rung=4, words="the second pass drops others than the first", experiments=(proof,))
-    elif (buffer := _low_buffer(bench, spec, found)) is not None:
-        yield Finding(name="accumulator_dtype", rung=4, words="the sum is rounded to a bfloat16 buffer", experiments=(buffer,))
+        words = "the second pass drops others than the first"
+        return Finding(name="replay_randomness", rung=4, words=words, experiments=(proof,)), after
+    if (buffer := _low_buffer(bench, spec, found)) is not None:
+        words = "the sum is rounded to a bfloat16 buffer"
+        return Finding(name="accumulator_dtype", rung=4, words=words, experiments=(buffer,)), found
+    return None, found
 
 
 def _drops(bench: Bench, spec: RunSpec) -> bool:

@@ -68,8 +68,11 @@ def _not_finite(bench: Bench, spec: RunSpec) -> list[Finding]:
     is_finite = all(bool(part.isfinite().all()) for part in own.after.values())
     if bench.has_own_step and any(_is_cut_by_element(part) for part in own.gradient.values()):
         return []
-    is_full = norm(bench.code(spec).observe().gradient) > 0 and spec.setup.optimizer.lr > 0
-    if not (is_moved and is_finite and is_full):
+    # A gradient of 0 tells nothing, but where it would overflow as a whole.
+    is_full = norm(bench.code(spec).observe().gradient) > 0 or not math.isfinite(
+        norm(bench.right(changes.one_rank(spec)).observe().gradient)
+    )
+    if not (is_moved and is_finite and is_full and spec.setup.optimizer.lr > 0):
         return []
     words = "one micro-batch with an infinite gradient: the update is made all the same, from finite numbers"
     proof = Experiment(

@@ -16,8 +16,9 @@ from accum_sweeps.ladder.geometry import geometry
 from accum_sweeps.ladder.measure import Outputs
 from accum_sweeps.ladder.observation import Observation, Tensors
 from accum_sweeps.ladder.roundoff import UNITS
+from accum_sweeps.ladder.state_faults import updates_apart
 from accum_sweeps.ladder.tensors import worst_tensor
-from accum_sweeps.ladder.window_faults import Windows, updates_apart
+from accum_sweeps.ladder.window_faults import Windows
 from accum_sweeps.plan.spec import RunSpec
 from accum_sweeps.plan.together import dependence as why_dependent
 from accum_sweeps.plan.words import counted

@@ -1,4 +1,4 @@
-"""Faults that show over several windows: the rate, the optimizer's state, the short last window of an epoch, a resume, the log."""
+"""Faults that show over several windows: the rate, the number of updates, the short last window of an epoch, a resume, the log."""
 
 import dataclasses
 import math
@@ -6,18 +6,17 @@ from collections.abc import Iterator, Sequence
 
 from accum_sweeps.ladder import changes
 from accum_sweeps.ladder.bench import Bench, Step
-from accum_sweeps.ladder.compare import difference
 from accum_sweeps.ladder.findings import UNKNOWN, Experiment, Finding
-from accum_sweeps.ladder.geometry import geometry
 from accum_sweeps.ladder.gradient_faults import Seen, judged
-from accum_sweeps.ladder.observation import Tensors
 from accum_sweeps.ladder.shares import pattern, shares
+from accum_sweeps.ladder.state_faults import state_faults
 from accum_sweeps.plan.spec import RunSpec
 
 FIRST_STEPS, RESUME_AFTER = 6, 2  # a bias is averaged over six windows
 LAST = 3  # the last window of the epoch that a trainer makes
 SAME = 1e-6  # relative: a rate, an update or a loss that is off by more is off by more than its rounding, in any dtype
 EXACT = 1e-9  # the same in float64
+EXPLAINED = 0.1  # of what was there before: not more is left where it is explained
 
 
 class Windows:
@@ -39,11 +38,14 @@ class Windows:
     def telling(self) -> Seen:
         """The full window to read the gradient's faults from: the first, or another one where that happens to be right.
 
-        Of terms that are as many everywhere a wrong mean is right. A window with something of no micro-batch, and the one after the
-        resume, are judged beside the others.
+        Of terms that are as many everywhere a wrong mean is right. A window with something of no micro-batch, the one after the resume,
+        and one after a window without an update, are judged beside the others.
         """
-        k = len(self.usual.step.members)
-        full = [found for place, found in enumerate(self.begin) if place != RESUME_AFTER and len(found.step.members) == k]
+        k, is_after_update, full = len(self.usual.step.members), True, []
+        for place, found in enumerate(self.begin):
+            if is_after_update and place != RESUME_AFTER and len(found.step.members) == k:
+                full.append(found)
+            is_after_update = bool(found.step.seen.updates)
         wrong = [found for found in full if found.step.seen.updates and not found.is_right and not found.has_rest]
         return wrong[0] if self.usual.is_right and wrong else self.usual
 
@@ -76,7 +78,13 @@ def window_faults(windows: Windows) -> list[Finding]:
     counted = list(_counts(windows))
     rates = [] if counted else list(_schedule(windows))  # more updates take more steps of a schedule with them
     early = [] if counted else list(_early(windows))
-    found = [*rates, *_state(windows), *counted, *early, *_short(windows)]
+    found = [
+        *rates,
+        *state_faults(windows.bench, [found.step for found in windows.begin], windows.same),
+        *counted,
+        *early,
+        *_short(windows),
+    ]
     return [*found, *_later(windows, is_all=not found)]
 
 
@@ -97,65 +105,6 @@ def _schedule(windows: Windows) -> Iterator[Finding]:
 
 def _rates_apart(steps: Sequence[Step]) -> float:
     return max((abs(s.seen.lr / s.expected.lr - 1) for s in steps if s.expected is not None and s.expected.lr), default=0.0)
-
-
-def _state(windows: Windows) -> Iterator[Finding]:
-    """What an update makes of the gradient that it is given, beside the right one at the same rate."""
-    for found in windows.begin:
-        apart = updates_apart(found.step, windows.same)
-        if apart:
-            name, value = apart
-            yield _state_finding(windows, found.step.state.step, name, value)
-            return
-
-
-def _state_finding(windows: Windows, number: int, name: str, value: float) -> Finding:
-    words = f"step {number}: {name} is {value:.3g} from what the optimizer makes of the same gradient, relative"
-    calm = changes.without_decay(windows.spec)
-    after = 0.0
-    for step in windows.bench.history(calm, 1, 2):
-        apart = updates_apart(step, windows.same)
-        after = max(after, apart[1] if apart else 0.0)
-    variants = {"the moving average": "state_per_micro_batch_ema"}
-    variant = variants.get(name, "state_per_micro_batch_count" if after else "state_per_micro_batch")
-    proof = Experiment(words="weight decay at 0", before=value, after=after)
-    return Finding(name="state_per_micro_batch", variant=variant, rung=7, words=words, experiments=(proof,))
-
-
-def updates_apart(step: Step, same: float) -> tuple[str, float] | None:
-    """The first of weights, state, buffers and average that is not what the right update makes of the same gradient, and how far."""
-    right, seen = step.expected, step.seen
-    if right is None:
-        return None
-    moved = {name: seen.after[name].double() - seen.before[name].double() for name in seen.after}
-    expected = {name: right.after[name].double() - right.before[name].double() for name in right.after}
-    scale = abs(seen.lr / right.lr) if right.lr else 1.0
-    apart = geometry(moved, {name: part * scale for name, part in expected.items()}).relative
-    if apart > max(same, _roundoff_of_weights(seen.before, expected)):
-        return "the update", apart
-    for name, own, other in (
-        ("the optimizer's state", seen.optimizer, right.optimizer),
-        ("the moving average", seen.average, right.average),
-    ):
-        found = _tensors_apart(own, other)
-        if found > same:
-            return name, found
-    return None
-
-
-def _roundoff_of_weights(before: Tensors, update: Tensors) -> float:
-    """How much of an update the rounding of the weights themselves can be; relative."""
-    unit = 4 * max(2.0 ** -(52 if part.dtype.itemsize == 8 else 23 if part.dtype.itemsize == 4 else 7) for part in before.values())
-    size = math.sqrt(sum(float(part.double().square().sum()) for part in before.values()))
-    length = math.sqrt(sum(float(part.square().sum()) for part in update.values()))
-    return unit * size / length if length else math.inf
-
-
-def _tensors_apart(own: Tensors, other: Tensors) -> float:
-    """The largest relative difference of a tensor; those that only one side has count as different."""
-    if own.keys() != other.keys():
-        return math.inf
-    return max((difference({"": own[name].double()}, {"": other[name].double()}).whole.relative for name in own), default=0.0)
 
 
 def _counts(windows: Windows) -> Iterator[Finding]:
@@ -181,7 +130,7 @@ def _early(windows: Windows) -> Iterator[Finding]:
     state = second.step.state
     before = windows.bench.members(windows.spec, state, state.step - 1)
     both = shares(second.step.seen.gradient, [*before, *second.step.members])
-    if both.residual <= 10 * second.tolerance and both.is_told:
+    if both.residual <= min(10 * second.tolerance, EXPLAINED * second.step.shares.rest) and both.is_told:
         words = f"step 2 is made from micro-batches of step 1 and {int((abs(both.values[len(before) :]) > SAME).sum())} of its own"
         proof = Experiment(
             words="the micro-batches of the step before at the weights of this one", before=second.step.shares.rest, after=both.residual
@@ -233,10 +182,12 @@ def _dropped(short: Seen) -> Finding:
 def _without_update(windows: Windows, short: Seen, following: Seen) -> Finding:
     before = windows.bench.members(windows.spec, following.step.state, short.step.state.step)
     both = shares(following.step.seen.gradient, [*before, *following.step.members])
-    proof = Experiment(
-        words="the next update with the micro-batches of both windows", before=following.step.shares.rest, after=both.residual
-    )
-    if following.has_rest and both.residual <= 10 * following.tolerance:
+    rest, off, limit = following.step.shares.rest, following.off, 10 * following.tolerance
+    # Where the next epoch has the same rows, they have a part in its window in any case, and there is no rest.
+    is_same_rows = not following.has_rest and not following.is_right and both.sums.eta <= limit
+    left, after = (off, both.sums.eta) if is_same_rows else (rest, both.residual)
+    proof = Experiment(words="the next update with the micro-batches of both windows", before=left, after=after)
+    if is_same_rows or (following.has_rest and both.residual <= min(limit, EXPLAINED * rest)):
         words = "the short window at the end of the epoch makes no update, and its micro-batches are in the next one"
         return Finding(name="merged_window", rung=8, words=words, experiments=(proof,))
     words = "the short window at the end of the epoch makes no update, and its micro-batches are in no other"

@@ -22,6 +22,25 @@ def test_a_fault_is_called_by_its_name(name: str) -> None:
     assert all(each.experiments for each in found.findings)
 
 
+def test_a_short_window_is_found_in_the_next_one_although_that_has_the_same_rows_again() -> None:
+    """With 10 rows an epoch and 8 a window, the two that were left are mostly among the next eight."""
+    for seed in range(4):
+        found = diagnose(Bench(lm_spec("merged_window", seed=seed, **{"data.epoch_rows": 10})))
+        assert found.names == ("merged_window",), [each.words for each in found.findings]
+
+
+def test_an_overflow_of_every_entry_is_an_overflow_too() -> None:
+    found = diagnose(Bench(lm_spec("loss_scaling_overflow", loss_scale=2.0**40)))
+    assert found.names == ("loss_scaling",), [each.words for each in found.findings]
+    assert diagnose(Bench(lm_spec("none", dtype="amp_fp16", loss_scale=2.0**40))).names == ()
+
+
+@pytest.mark.parametrize("strength", [2.0, 1.1, 1.001, 1 + 1e-11])
+def test_an_auxiliary_term_of_another_weight_is_no_other_fault_beside_it(strength: float) -> None:
+    found = diagnose(Bench(lm_spec("auxiliary_scale", fault_strength=strength)))
+    assert found.names == ("auxiliary_scale",), [each.words for each in found.findings]
+
+
 LONG: dict[str, dict[str, Any]] = {
     "wrong_sync": {"accum": 8, "global_batch": 32},  # the first micro-batch counts 128 times
     "reweighted_buffer": {"accum": 8, "global_batch": 16, "fault_strength": 3.0},  # 3^7 times

@@ -82,6 +82,18 @@ def test_standard_errors_are_the_spread_that_noise_gives_to_the_weights_of_membe
     assert spread.min() > 3 * of_a_lone_member
 
 
+@pytest.mark.parametrize("decades", [1, 3, 6])
+def test_the_weight_of_a_member_that_is_far_shorter_than_the_sum_is_as_uncertain_as_it_is_rounded(decades: int) -> None:
+    generator = np.random.default_rng(decades)
+    for _ in range(100):
+        lengths = 10.0 ** -generator.uniform(0, decades, size=8)
+        members = [{"w": torch.from_numpy(length * generator.standard_normal(600))} for length in lengths]
+        total = sum(member["w"] for member in members)
+        found = member_regression({"w": total}, members)  # type: ignore[dict-item]
+        assert (np.abs(found.weights - 1) <= 6 * found.errors).all(), "6 standard errors are what the ladder takes as rounding"
+        assert found.errors.max() < 1e-13 * 10**decades, "and no more than that"
+
+
 def test_what_no_member_explains_is_the_residual() -> None:
     found = member_regression(grad(1, 1, 0), [grad(1, 0, 0)])
     assert found.weights.tolist() == [1.0] and found.residual == pytest.approx(math.sqrt(0.5))

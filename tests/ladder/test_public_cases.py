@@ -288,18 +288,19 @@ class TwelveRows(MeanOfMeans):
     lengths = (16,) * 12
     decay, counts = 0.0, False
 
-    def before_update(self, model: Any) -> None:
-        with torch.no_grad():
-            for _ in range(4):
-                for p in model.parameters():
-                    p.mul_(1 - self.decay)
-
     def step(self, model: Any, optimizer: Any, micro_batches: list[Any]) -> tuple[float, int]:
+        self.k = len(micro_batches)
         told = super().step(model, optimizer, micro_batches)
         if self.counts:
             for state in optimizer.state.values():
-                state["step"] += len(micro_batches) - 1
+                state["step"] += self.k - 1
         return told
+
+    def before_update(self, model: Any) -> None:
+        with torch.no_grad():
+            for _ in range(self.k):
+                for p in model.parameters():
+                    p.mul_(1 - self.decay)
 
 
 class DecayedTooOften(TwelveRows):
