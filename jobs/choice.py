@@ -2,10 +2,11 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 from accum_sweeps.record.events import DONE, read_tail
-from accum_sweeps.record.state import RunState, file_system_now, read_claim, run_state
+from accum_sweeps.record.state import INTERRUPTED, RunState, file_system_now, read_claim, run_state
 from accum_sweeps.record.store import RootDir
 from accum_sweeps.record.sweep import PlannedRun
 
@@ -22,14 +23,24 @@ def _newest_outcome(root: RootDir, run_id: str, env_id: str) -> str | None:
 
 
 def spent_attempts(root: RootDir, state: RunState, dispatch: str) -> int:
-    """Attempts of one command that ended failed or lost; attempts stopped on request do not count."""
+    """Attempts of one command that ended failed or lost; attempts that were stopped on request or interrupted do not count."""
     folder = root.run_folder(state.run_id)
     spent = 0
     for number in range(1, state.attempt + 1):
         claim = read_claim(folder, number)
         if claim.get("dispatch") == dispatch:
-            spent += state.status in ("failed", "lost") if number == state.attempt else _is_spent(root, state.run_id, claim, number)
+            is_newest = number == state.attempt
+            if state.status in ("failed", "lost") if is_newest else _is_spent(root, state.run_id, claim, number):
+                spent += not _is_interrupted(folder, number)
     return spent
+
+
+def _is_interrupted(folder: Path, number: int) -> bool:
+    """Whether somebody said that the attempt's owner lost its machine."""
+    try:
+        return (folder / f"lost.{number}").read_text().startswith(INTERRUPTED)
+    except OSError:
+        return False
 
 
 def _is_spent(root: RootDir, run_id: str, claim: dict[str, Any], number: int) -> bool:
@@ -77,11 +88,12 @@ class Queue:
 
     todo: list[PlannedRun]
     later: list[PlannedRun] = field(default_factory=list)
+    is_first_pass: bool = False
 
     @classmethod
     def of(cls, runs: Sequence[PlannedRun]) -> "Queue":
         """All of ``runs``, to be taken in their order."""
-        return cls(list(reversed(runs)))
+        return cls(list(reversed(runs)), is_first_pass=True)
 
     def pop(self) -> PlannedRun | None:
         """The next run of this pass, None at its end."""
@@ -89,7 +101,7 @@ class Queue:
 
     def next_pass(self) -> bool:
         """Begin again with what was put off; False if that is nothing."""
-        self.todo, self.later = self.later[::-1], []
+        self.todo, self.later, self.is_first_pass = self.later[::-1], [], False
         return bool(self.todo)
 
 

@@ -47,12 +47,17 @@ def dispatch(
     on_progress: Callable[[Board], None] = lambda board: None,
     engine: str = "accum_sweeps.jobs.engine",
     facts: Mapping[str, str] | None = None,
+    closing: str = "",
+    closing_facts: Mapping[str, Any] | None = None,
 ) -> DispatchResult:
     """Have all runs of ``plan`` done that are not done yet, and stay until that is so.
 
     SIGINT, SIGTERM and SIGHUP stop the workers, which save what they have; a second one kills them. ``on_progress`` is called
     often and should decide for itself when to draw. ``facts`` on this command (command, git_commit) are recorded with each attempt
     that it starts. Raises UserError (no such GPU, too many slots) before anything starts.
+
+    On a cluster it submits jobs and returns (launcher.wait=true: stays); the job that finds the sweep done runs the module ``closing``,
+    which reads ``closing_facts`` as JSON.
     """
     if reuse not in REUSE:
         raise ConfigError("reuse", reuse, one_of(reuse, REUSE))
@@ -70,11 +75,23 @@ def dispatch(
         engine=engine,
         sys_path=tuple(entry or str(Path.cwd()) for entry in sys.path),
         facts=dict(facts or {}),
+        closing=closing,
+        closing_facts=dict(closing_facts or {}),
     )
+    if resources.kind == "slurm":
+        return _on_cluster(root, sweep, plan, order, pools, on_progress)
     if resources.kind == "inline":
         return Inline(root, sweep, plan, order, pools, on_progress).run()
     submit = functools.partial(_submit_here, sweep.path / "submitit")
     return Local(root, sweep, plan, order, pools, on_progress, submit=submit).run()
+
+
+def _on_cluster(*arguments: Any) -> DispatchResult:
+    from accum_sweeps.jobs.cluster import Cluster
+    from accum_sweeps.jobs.dispatch_slurm import submission
+    from accum_sweeps.jobs.slurm_ask import longest_array
+
+    return Cluster(*arguments, make=submission, longest_array=longest_array()).run()
 
 
 class WorkerJob:

@@ -36,7 +36,11 @@ class FailedRun:
 
 @dataclass(frozen=True)
 class DispatchResult:
-    """How the sweep stands after a command: runs by status, what failed, and why the command ended early, if it did."""
+    """How the sweep stands after a command: runs by status, what failed, and why the command ended early, if it did.
+
+    Of a cluster: the job arrays ``submitted``, each with its number of tasks, jobs that were queued or running before (``active``), and
+    the folder of their ``logs``.
+    """
 
     counts: dict[str, int]
     failed: tuple[FailedRun, ...] = ()
@@ -45,6 +49,9 @@ class DispatchResult:
     is_cancelled: bool = False
     error: str = ""
     env_ids: tuple[str, ...] = ()
+    submitted: tuple[tuple[str, int], ...] = ()
+    active: int = 0
+    logs: Path | None = None
 
 
 class Dispatcher:

@@ -1,11 +1,14 @@
 """What a worker is told: paths and numbers only, so that it costs the same for ten runs and for a hundred thousand."""
 
+import math
 import os
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 from accum_sweeps.jobs.resources import Resources
 from accum_sweeps.jobs.slots import SlotPool, slot_pool
+from accum_sweeps.jobs.slurm_chunks import MOST_WORKERS
 from accum_sweeps.plan.spec import Setup
 from accum_sweeps.record.state import is_alive
 from accum_sweeps.record.sweep import Plan, PlannedRun
@@ -29,8 +32,12 @@ class Group:
 def slot_pools(wanted: Iterable[Group], resources: Resources) -> dict[Group, SlotPool]:
     """The slots of each group.
 
-    Raises UserError where no GPU is found, ConfigError where more slots are asked for than there are or a run takes more.
+    Raises UserError where no GPU is found, ConfigError where more slots are asked for than there are or a run takes more. On a
+    cluster nothing of this machine matters: the scheduler gives each worker what it may use.
     """
+    if resources.kind == "slurm":
+        workers = resources.slurm.max_parallel or resources.slurm.workers or MOST_WORKERS
+        return {group: SlotPool("job", (), 0, workers) for group in wanted}
     return {group: slot_pool(resources, group.device, group.threads, group.ranks) for group in wanted}
 
 
@@ -56,6 +63,13 @@ class WorkOrder:
 
     ``dispatcher`` is (pid, start time) of a process on this machine whose death ends the work; None where nobody waits.
     ``engine`` is the module that computes (see jobs.engine). ``facts`` on the command are recorded with each attempt.
+
+    On a cluster: ``job``, ``turn`` (how often it was put back into the queue) and ``node`` are filled in by the job itself;
+    ``release`` of this package wrote the order; ``linger_s`` is how long a worker waits for runs that others have before it leaves
+    its node; ``closing`` is the module that reports a sweep that is over, from ``closing_facts``.
+
+    With a bound on the runs of a worker, ``runs_left`` are still to be taken (None = no bound), and of ``taken`` those that failed may be
+    tried again.
     """
 
     root: str
@@ -74,7 +88,14 @@ class WorkOrder:
     job: str = ""
     log: str = ""
     incarnation: int = 0
-    runs_left: int = 0
+    runs_left: int | None = None
+    taken: tuple[str, ...] = ()
+    turn: int = 0
+    node: str = ""
+    release: str = ""
+    linger_s: float = math.inf
+    closing: str = ""
+    closing_facts: Mapping[str, Any] = field(default_factory=dict)
 
     @property
     def owner(self) -> str:

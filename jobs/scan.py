@@ -33,6 +33,7 @@ class Scan:
         self.group_of = {run.run_id: group for group, runs in self.groups.items() for run in runs}
         self.env_of: dict[Group, str] = {}
         self.done_in: dict[str, list[str]] = {}
+        self.launcher_of: dict[str, str] = {}  # of done runs
         self._round: Iterator[PlannedRun] = itertools.cycle(plan.runs)
         self._attempts: dict[str, tuple[str, int]] = {}
 
@@ -67,6 +68,8 @@ class Scan:
             self._note_environments(state, [state.env_id] if state.is_done else finished_in(self.root, state))
         if state.attempt:
             self._attempts[run_id] = (state.env_id, state.attempt)
+        if state.is_done:
+            self.launcher_of[run_id] = state.claim.get("launcher", "")
         self.board.settle(state, is_done=self._counts_as_done(run_id))
 
     def _note_environments(self, state: RunState, environments: list[str]) -> None:

@@ -21,10 +21,11 @@ from accum_sweeps.plan.words import counted
 class SlotPool:
     """The ids that the workers of one kind may use: ``width`` of them each, ``count`` workers at most at a time.
 
-    A worker takes ``ranks`` slots, a GPU or the cores of a run's threads for each rank.
+    A worker takes ``ranks`` slots, a GPU or the cores of a run's threads for each rank. Of kind "job" it has no ids: a cluster's
+    scheduler has given the worker all that it may use.
     """
 
-    kind: str  # "core" or "gpu"
+    kind: str  # "core", "gpu" or "job"
     ids: tuple[str, ...]
     width: int
     count: int
@@ -154,7 +155,7 @@ class Slot:
     @property
     def label(self) -> str:
         """As in ``core 3`` or ``gpu 0``."""
-        return f"{self.pool.kind} {','.join(self.ids)}"
+        return f"{self.pool.kind} {','.join(self.ids)}" if self.ids else ""
 
     def pin(self) -> None:
         """Confine this process to the slot. Before torch is imported: CUDA and OpenMP look only once."""
@@ -162,7 +163,7 @@ class Slot:
             if "CUDA_VISIBLE_DEVICES" not in os.environ or not os.environ["CUDA_VISIBLE_DEVICES"]:
                 os.environ.setdefault("CUDA_DEVICE_ORDER", "PCI_BUS_ID")  # the numbering of nvidia-smi
             os.environ["CUDA_VISIBLE_DEVICES"] = ",".join(self.ids)
-        elif hasattr(os, "sched_setaffinity"):
+        elif self.pool.kind == "core" and hasattr(os, "sched_setaffinity"):
             os.sched_setaffinity(0, {int(core) for core in self.ids})
 
 

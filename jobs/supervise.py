@@ -12,6 +12,7 @@ import signal
 import sys
 import time
 import traceback
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import FrameType
@@ -24,6 +25,7 @@ from accum_sweeps.jobs.order import WorkOrder
 from accum_sweeps.jobs.worker import ENDS, WorkEnd, disk_full, work
 from accum_sweeps.plan.words import counted
 from accum_sweeps.record.events import now_ms
+from accum_sweeps.record.state import INTERRUPTED
 from accum_sweeps.record.store import RootDir, open_root
 from accum_sweeps.record.sweep import open_sweep
 
@@ -43,7 +45,7 @@ class Supervision:
     """What a job did: how it ended, and the runs whose last attempt in it failed or killed its worker."""
 
     end: WorkEnd = field(default_factory=lambda: WorkEnd("done"))
-    taken: int = 0
+    taken: set[str] = field(default_factory=set)
     failed: set[str] = field(default_factory=set)
     holding: dict[str, Any] | None = None
     barren_deaths: int = 0
@@ -52,7 +54,8 @@ class Supervision:
         """Take note of a line of the worker's journal."""
         kind = event["event"]
         if kind == "claimed":
-            self.holding, self.taken, self.barren_deaths = event, self.taken + 1, 0
+            self.holding, self.barren_deaths = event, 0
+            self.taken.add(event["run"])
         elif kind == "ended":
             self.holding = None
             (self.failed.add if event["status"] == "failed" else self.failed.discard)(event["run"])
@@ -60,16 +63,16 @@ class Supervision:
             self.end = WorkEnd("fatal", event["message"])
 
 
-def supervise(order: WorkOrder) -> WorkEnd:
+def supervise(order: WorkOrder, failed: Iterable[str] = ()) -> WorkEnd:
     """Have the order's runs done by worker processes, one after the other, each in place of one that died.
 
-    Raises RunsFailedError at the end if a run failed or killed its worker.
+    Raises RunsFailedError at the end if a run failed or killed its worker, or did before (``failed``).
     """
     root = open_root(Path(order.root))
     path = open_sweep(root, order.sweep).path / "workers" / f"{order.name}.jsonl"
     journal, reader = Journal(path), JournalReader(path)
     journal.write("job", job=order.job, log=order.log, **process_facts(os.getpid()))
-    state = Supervision()
+    state = Supervision(failed=set(failed))
     with _Child(order) as child:
         while True:
             code = child.run(order, state, reader)
@@ -80,16 +83,14 @@ def supervise(order: WorkOrder) -> WorkEnd:
                 elif state.end.kind != "fatal":  # it could not even write why
                     state.end = WorkEnd("fatal", disk_full(order.root))
                 break
-            _bury(root, order, state, journal, child.why_killed or _words(code))
+            reason = child.why_killed or _words(code)
+            _bury(root, order, state, journal, f"{INTERRUPTED}: {reason}" if child.stop_reason else reason)
             if child.stop_reason:
                 state.end = WorkEnd("stopped", child.stop_reason)
                 break
             state.barren_deaths += 1
             if state.barren_deaths >= BARREN_DEATHS:
                 state.end = WorkEnd("fatal", f"workers die before they take a run ({_words(code)}):\n{tail(Path(order.log))}")
-                break
-            if order.resources.runs_per_job and state.taken >= order.resources.runs_per_job:
-                state.end = WorkEnd("bound")
                 break
             order = dataclasses.replace(order, incarnation=order.incarnation + 1)
     journal.write("left", kind=state.end.kind, message=state.end.message)
@@ -156,7 +157,9 @@ class _Child:
         """Run one worker to its end; returns its exit code, negative for a signal."""
         bound = order.resources.runs_per_job
         self.why_killed = ""
-        self._fork(dataclasses.replace(order, runs_left=max(bound - state.taken, 1) if bound else 0))
+        if bound:
+            order = dataclasses.replace(order, runs_left=max(bound - len(state.taken), 0), taken=tuple(sorted(state.taken)))
+        self._fork(order)
         try:
             while True:
                 pid, status = os.waitpid(self.pid, os.WNOHANG)

@@ -25,8 +25,8 @@ from accum_sweeps.record.files import is_disk_full
 from accum_sweeps.record.store import open_root
 from accum_sweeps.record.sweep import PlannedRun, open_sweep
 
-# How a worker ends. "bound": it took as many runs as it may; "fatal": going on makes no sense, for anybody.
-ENDS = ("done", "bound", "stopped", "fatal")
+# How a worker ends. "bound": it took as many runs as it may; "fatal": going on makes no sense, for anybody; "idle": others have the rest.
+ENDS = ("done", "bound", "stopped", "fatal", "idle")
 FIRST_WAIT_S, LONGEST_WAIT_S = 0.1, 1.0
 THREAD_VARIABLES = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "NUMEXPR_NUM_THREADS")
 
@@ -82,6 +82,7 @@ class _Worker:
         self.root = open_root(Path(order.root))
         self.slot, self.holds_slot = Slot(order.pool), False
         self.clock = Clock(self.root)
+        self.taken: set[str] = set()
         self.watched = 0.0
 
     def work(self) -> WorkEnd:
@@ -91,19 +92,29 @@ class _Worker:
         self.plan = open_sweep(self.root, self.order.sweep).read_plan(self.order.revision)
         queue = Queue.of(groups(self.plan)[self.order.group])
         self.clock.ask()
-        taken, wait_s = 0, FIRST_WAIT_S
+        wait_s, busy = FIRST_WAIT_S, time.monotonic()
         while not self.stop.worker:
-            if self.order.runs_left and taken >= self.order.runs_left:
-                return WorkEnd("bound")
+            if self.order.runs_left is not None and len(self.taken) >= self.order.runs_left:
+                return self._retry(queue)
             run = queue.pop()
             if run is None:
                 if not queue.next_pass():
                     return WorkEnd("done")
+                if time.monotonic() - busy > self.order.linger_s:
+                    return WorkEnd("idle")
                 self._wait(wait_s, len(queue.todo))
                 wait_s = min(2 * wait_s, LONGEST_WAIT_S)
             elif self._try(run, queue):
-                taken, wait_s = taken + 1, FIRST_WAIT_S
+                wait_s, busy = FIRST_WAIT_S, time.monotonic()
         return self._stopped()
+
+    def _retry(self, queue: Queue) -> WorkEnd:
+        """It took as many runs as it may. Those of them that failed are tried again here: where each job has one run, nobody else would."""
+        own = self.taken.union(self.order.taken)
+        for run in [run for run in (*queue.later, *queue.todo) if run.run_id in own]:
+            while not self.stop.worker and self._try(run, Queue([])):
+                pass
+        return self._stopped() if self.stop.worker else WorkEnd("bound")
 
     def end(self) -> None:
         """Leave nothing running, then let others use the slot."""
@@ -165,7 +176,7 @@ class _Worker:
             self.journal.write("reused", run=run.run_id, env_id=judgement.env_id)
         if judgement.verdict in ("done", "reused", "exhausted"):
             return False
-        if judgement.verdict == "busy":
+        if judgement.verdict == "busy" or (queue.is_first_pass and judgement.state.status in ("failed", "lost")):
             queue.later.append(run)
             return False
         if not self.holds_slot and not self._acquire():
@@ -174,6 +185,7 @@ class _Worker:
         if claim is None or self._ended_meanwhile(claim, judgement):
             queue.later.append(run)
             return False
+        self.taken.add(run.run_id)
         if self._run(run, claim) not in DONE:
             queue.later.append(run)
         return True
@@ -197,6 +209,8 @@ class _Worker:
             "env_id": self.env_id,
             "dispatch": order.dispatch,
             "job": order.job,
+            "launcher": order.resources.kind,
+            "node": order.node,
             "expiry_s": order.resources.expiry_s,
             "sweep": order.sweep,
             "log": order.log,
@@ -238,6 +252,12 @@ class _Worker:
         limits = self.engine.limits(
             resources.run_limit_s, stop=self.stop, checkpoint_every=resources.checkpoint_every, on_step=lambda record: self._watch()
         )
-        facts = {"host": os.uname().nodename, "pid": os.getpid(), "slot": self.slot.label, "sweep": self.order.sweep, **self.order.facts}
+        facts = {
+            "host": self.order.node or os.uname().nodename,
+            "pid": os.getpid(),
+            "slot": self.slot.label,
+            "sweep": self.order.sweep,
+            **self.order.facts,
+        }
         outcome = str(self.engine.execute(self.plan.spec(run), run_dir, claim.attempt, self.environment, limits, **facts))
         return outcome, read_tail(run_dir.events_path(claim.attempt), claim.attempt).message if outcome == "failed" else ""

@@ -17,6 +17,7 @@ from typing import Any
 from accum_sweeps.record.events import DONE, Attempt, read_tail
 from accum_sweeps.record.store import RootDir
 
+INTERRUPTED = "interrupted"  # begins the reason of an attempt that ended through no fault of the run: preemption, a lost node
 STATUSES = ("planned", "running", *DONE, "failed", "lost", "cancelled")
 
 
