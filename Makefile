@@ -48,13 +48,16 @@ $(VENV)/.stamp-bench: $(VENV)/.stamp-dev
 sweep: $(VENV)/.stamp-run
 	@$(BIN)/python -m accum_sweeps +grid=adamw
 
-# The report's tests look at it in a real browser; where Debian's packages can be installed, a missing one is.
-BROWSER := chromium fonts-dejavu-core
-INSTALL_BROWSER := apt-get -qq update && DEBIAN_FRONTEND=noninteractive apt-get -qq install -y --no-install-recommends $(BROWSER)
+# What tests need of Debian: a browser, and the daemons that SLURM and tracking tests start on loopback, each in a folder of its own. Where
+# packages can be installed, missing ones are; elsewhere those tests are left out, and say so at the end.
+PACKAGES := chromium fonts-dejavu-core slurmctld slurmd slurm-client munge slurmdbd mariadb-server postgresql
+PROGRAMS := chromium slurmctld slurmd sbatch munged slurmdbd mariadbd /usr/lib/postgresql/*/bin/initdb
+INSTALL_PACKAGES := apt-get -qq update && DEBIAN_FRONTEND=noninteractive apt-get -qq install -y --no-install-recommends $(PACKAGES)
 
 test: $(VENV)/.stamp-dev
-	@command -v chromium >/dev/null || [ "$$(id -u)" != 0 ] || ! command -v apt-get >/dev/null || { \
-	  echo "installing $(BROWSER)"; ($(INSTALL_BROWSER)) >/dev/null || echo "could not be installed: tests in a browser are left out" >&2; }
+	@PATH=$$PATH:/usr/sbin; missing=; for each in $(PROGRAMS); do command -v $$each >/dev/null || missing="$$missing $$each"; done; \
+	  [ -z "$$missing" ] || [ "$$(id -u)" != 0 ] || ! command -v apt-get >/dev/null || { \
+	  echo "installing $(PACKAGES)"; ($(INSTALL_PACKAGES)) >/dev/null || echo "could not be installed: tests that need$$missing are left out" >&2; }
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy

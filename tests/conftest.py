@@ -1,7 +1,6 @@
 """What holds for every test: one thread, no network chatter, and no silent skips in continuous integration."""
 
 import os
-import shutil
 from collections.abc import Generator
 from typing import Any
 
@@ -66,5 +65,3 @@ def _has_cuda() -> bool:
 def pytest_runtest_setup(item: pytest.Item) -> None:
     if item.get_closest_marker("gpu") is not None and not _has_cuda():
         pytest.skip("no CUDA device")
-    if item.get_closest_marker("slurm") is not None and shutil.which("sbatch") is None:
-        pytest.skip("no SLURM: sbatch is not on the PATH")
