@@ -4,11 +4,14 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
-from accum_sweeps import planning
+from accum_sweeps import on_cluster, planning
+from accum_sweeps.jobs.board import Board
 from accum_sweeps.jobs.dispatch import DispatchResult, dispatch
 from accum_sweeps.jobs.order import Group, slot_pools
 from accum_sweeps.jobs.progress import shown_progress
 from accum_sweeps.jobs.resources import Resources, read_resources
+from accum_sweeps.jobs.slurm_gone import mark_gone
+from accum_sweeps.jobs.slurm_queue import SlurmQueue
 from accum_sweeps.jobs.status import SweepStatus, cancel, sweep_status
 from accum_sweeps.jobs.worker import disk_full
 from accum_sweeps.plan.config import Config
@@ -19,9 +22,10 @@ from accum_sweeps.preview import preview
 from accum_sweeps.pruning import prune
 from accum_sweeps.record import events
 from accum_sweeps.record.files import is_disk_full
+from accum_sweeps.record.mlflow_sync import SyncReport
 from accum_sweeps.record.store import RootDir, open_root
 from accum_sweeps.record.sweep import Plan, SweepDir, open_sweep, sweep_names
-from accum_sweeps.reporting import ReportError, report, report_apart
+from accum_sweeps.reporting import Report, ReportError, report, report_apart
 from accum_sweeps.texts import aligned
 from accum_sweeps.tracking import Replay, lag_text, prepare, replay_once, report_text
 
@@ -47,28 +51,80 @@ def _run(config: Config) -> int:
     """Plan, start what is missing, stay until it is done, and tell how it came out."""
     cwd = Path.cwd()
     resources, specs = _checked(config, cwd)
+    is_away = resources.kind == "slurm"
+    if is_away:
+        on_cluster.check(config.root, resources, {Group.of(spec.setup) for spec in specs})
     sweep = open_sweep(_prepared(config), config.sweep)
     header = planning.header(config, cwd)
     plan = sweep.write_plan(header, specs, planning.labels_of(specs))
     sweep.set_cancelled(False)
     del specs  # the plan's compact rows are enough from here on, whatever the sweep's size
     print(_opening(sweep, plan))
+    start = _starter(config, resources, sweep, plan, {key: header[key] for key in ("command", "git_commit")})
+    if is_away and not resources.slurm.wait:
+        result = start(lambda _board: None)
+        if result.submitted or result.active:
+            print(on_cluster.submitted_text(sweep, result))
+            return DONE
+        return _close(config, sweep, result)
     with Replay(sweep, config.tracking) as replay:
         with shown_progress(sys.stderr) as show:
-            facts = {key: header[key] for key in ("command", "git_commit")}
-            result = dispatch(sweep.root, sweep, plan, resources, reuse=config.reuse, on_progress=show, facts=facts)
-        print(_closing(sweep, result))
-        made = report_apart(sweep, config.judging.asked())
-        made.print()
+            result = start(show)
+        if is_away and result.is_interrupted:
+            print(on_cluster.submitted_text(sweep, result))
+            return INTERRUPTED
+        made = _reported(config, sweep, result)
         replay.keep(made.paths, made.note)
-    print(report_text(replay.report, config.tracking))
+    return _outcome(config, result, made, replay.report)
+
+
+def _starter(
+    config: Config, resources: Resources, sweep: SweepDir, plan: Plan, facts: dict[str, str]
+) -> Callable[[Callable[[Board], None]], DispatchResult]:
+    """Dispatches the plan, given what shows its progress."""
+    closing_facts = {"tracking": dict(config.tracking), "asked": dict(config.judging.asked())}
+
+    def start(show: Callable[[Board], None]) -> DispatchResult:
+        return dispatch(
+            sweep.root,
+            sweep,
+            plan,
+            resources,
+            reuse=config.reuse,
+            on_progress=show,
+            facts=facts,
+            closing="accum_sweeps.closing",
+            closing_facts=closing_facts,
+        )
+
+    return start
+
+
+def _close(config: Config, sweep: SweepDir, result: DispatchResult) -> int:
+    """Report and replay of a sweep that needs no job any more."""
+    with Replay(sweep, config.tracking) as replay:
+        made = _reported(config, sweep, result)
+        replay.keep(made.paths, made.note)
+    return _outcome(config, result, made, replay.report)
+
+
+def _reported(config: Config, sweep: SweepDir, result: DispatchResult) -> Report:
+    print(_closing(sweep, result))
+    made = report_apart(sweep, config.judging.asked())
+    made.print()
+    return made
+
+
+def _outcome(config: Config, result: DispatchResult, made: Report, arrived: SyncReport | None) -> int:
+    """The exit code, once what arrived in MLflow is told."""
+    print(report_text(arrived, config.tracking))
     if result.is_interrupted:
         return INTERRUPTED
     if result.error or result.failed or result.is_cancelled:
         return SOME_FAILED
     if made.faults:
         return FAULT_FOUND
-    return DONE if replay.report is None or replay.report.is_complete else MLFLOW_LAGS
+    return DONE if arrived is None or arrived.is_complete else MLFLOW_LAGS
 
 
 def _plan(config: Config) -> int:
@@ -99,7 +155,12 @@ def _prepared(config: Config) -> RootDir:
 
 def _status(config: Config) -> int:
     sweep = open_sweep(open_root(config.root), config.sweep)
+    jobs = on_cluster.jobs_of(sweep)
+    if jobs is not None:
+        mark_gone(sweep.root, sweep.read_plan(), jobs[1])
     print(_status_text(sweep, sweep_status(sweep)))
+    if jobs is not None:
+        print(on_cluster.jobs_text(*jobs), end="")
     print(lag_text(sweep, config.tracking))
     return DONE
 
@@ -123,7 +184,7 @@ def _sync(config: Config) -> int:
 
 def _cancel(config: Config) -> int:
     sweep = open_sweep(open_root(config.root), config.sweep)
-    running = cancel(sweep, wait_s=CANCEL_WAIT_S)
+    running = cancel(sweep, wait_s=CANCEL_WAIT_S, queue=SlurmQueue(sweep))
     rest = f"; {counted(running, 'run')} did not stop yet, see action=status" if running else ""
     print(f"sweep {sweep.name} is cancelled{rest}. Nothing is lost: its command typed again goes on where it stopped.")
     return DONE

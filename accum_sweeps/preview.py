@@ -8,11 +8,13 @@ from accum_sweeps import planning
 from accum_sweeps.jobs.order import Group, slot_pools
 from accum_sweeps.jobs.progress import duration
 from accum_sweeps.jobs.resources import Resources
+from accum_sweeps.on_cluster import scripts
 from accum_sweeps.plan.config import Config
 from accum_sweeps.plan.design import additions, own_setups
 from accum_sweeps.plan.labels import run_name
 from accum_sweeps.plan.spec import RunSpec
 from accum_sweeps.plan.words import counted
+from accum_sweeps.record.events import DONE
 from accum_sweeps.record.store import RootDir, open_root
 from accum_sweeps.texts import aligned
 
@@ -33,6 +35,7 @@ def preview(config: Config, specs: Sequence[RunSpec], resources: Resources) -> s
         _done(specs, stands, root),
         _time(specs, stands, resources),
         _runs(specs, stands, labels),
+        _scripts(config, specs, stands, resources),
     ]
     return "\n\n".join(block for block in blocks if block)
 
@@ -88,3 +91,11 @@ def _runs(specs: Sequence[RunSpec], stands: planning.Standing, labels: dict[str,
         lines.append((spec.run_id, state.status if state else "planned", run_name(labels[spec.setup.setup_id], spec)))
     rest = f"\n... and {len(specs) - MOST_RUNS} more" if len(specs) > MOST_RUNS else ""
     return aligned([("run_id", "state", "run"), *lines]) + rest
+
+
+def _scripts(config: Config, specs: Sequence[RunSpec], stands: planning.Standing, resources: Resources) -> str:
+    """What a cluster would be given."""
+    if resources.kind != "slurm":
+        return ""
+    left = (spec for spec in specs if not (spec.run_id in stands.states and stands.states[spec.run_id].status in ("running", *DONE)))
+    return scripts(config.sweep, config.root, resources, dict(Counter(Group.of(spec.setup) for spec in left)))

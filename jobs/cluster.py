@@ -48,7 +48,7 @@ class Cluster(Dispatcher):
     def work(self) -> None:
         answer = self.queue.ask()
         self.active = answer.active()
-        if mark_gone(self.root, self.plan, self.board.status, answer):
+        if mark_gone(self.root, self.plan, answer, self.board.status):
             self.scan.everything()
         self._submit(answer)
         if self.order.resources.slurm.wait:
@@ -132,7 +132,7 @@ class Cluster(Dispatcher):
         if answer.problem:
             self.board.note(f"SLURM does not answer ({answer.problem}); the jobs go on without this command")
             return False
-        mark_gone(self.root, self.plan, self.board.status, answer)
+        mark_gone(self.root, self.plan, answer, self.board.status)
         return answer.active() == 0
 
     def _read_journals(self) -> None:

@@ -23,17 +23,19 @@ from accum_sweeps.jobs.local import Local
 from accum_sweeps.jobs.order import Group, WorkOrder, groups, slot_pools
 from accum_sweeps.jobs.resources import Resources
 from accum_sweeps.jobs.slots import SlotPool
+from accum_sweeps.jobs.slurm_chunks import Chunk
+from accum_sweeps.jobs.slurm_queue import SlurmQueue
 from accum_sweeps.jobs.supervise import supervise
 from accum_sweeps.jobs.worker import THREAD_VARIABLES, WorkEnd
 from accum_sweeps.plan.errors import ConfigError, one_of
 from accum_sweeps.plan.names import REUSE
 from accum_sweeps.record.store import RootDir
-from accum_sweeps.record.sweep import Plan, SweepDir
+from accum_sweeps.record.sweep import Plan, SweepDir, open_sweep
 
 if TYPE_CHECKING:
     import submitit
 
-__all__ = ["DispatchResult", "FailedRun", "dispatch"]
+__all__ = ["DispatchResult", "FailedRun", "cluster_script", "dispatch"]
 NO_TIMEOUT_MIN = 60 * 24 * 365 * 10
 
 
@@ -92,6 +94,15 @@ def _on_cluster(*arguments: Any) -> DispatchResult:
     from accum_sweeps.jobs.slurm_ask import longest_array
 
     return Cluster(*arguments, make=submission, longest_array=longest_array()).run()
+
+
+def cluster_script(sweep: str, root: Path, resources: Resources, group: Group, chunk: Chunk, after: str | None) -> str:
+    """The sbatch script of an array of a sweep's workers, as it would be submitted; nothing is written."""
+    from accum_sweeps.jobs.dispatch_slurm import Submission
+
+    queue = SlurmQueue(open_sweep(RootDir(root), sweep))
+    folder = queue.sweep.path / "submitit" / "DISPATCH"
+    return Submission(resources.slurm, str(root), folder, queue.folder / "token", queue.name).text(group, chunk, after)
 
 
 class WorkerJob:

@@ -15,6 +15,7 @@ from accum_sweeps.jobs.slurm_chunks import Chunk
 from accum_sweeps.jobs.slurm_job import SlurmWorker
 from accum_sweeps.jobs.slurm_queue import SlurmQueue
 from accum_sweeps.jobs.slurm_settings import SlurmSettings
+from accum_sweeps.jobs.worker import THREAD_VARIABLES
 from accum_sweeps.plan.errors import UserError
 
 SBATCH_S = 300.0  # sbatch itself waits and tries again while the controller is busy
@@ -84,7 +85,7 @@ class Submission:
         script = self.folder / f"submission-{number}.sh"
         script.write_text(self.text(group, chunk, after))
         environment = submission_environment(slurm_text.given(self._parameters(group, chunk, after)))
-        environment |= dict.fromkeys(slurm_text.THREAD_VARIABLES, "1")
+        environment |= dict.fromkeys(THREAD_VARIABLES, "1")
         try:
             command = ["sbatch", "--parsable", str(script)]
             done = subprocess.run(command, capture_output=True, text=True, timeout=SBATCH_S, check=False, env=environment)

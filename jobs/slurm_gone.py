@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from accum_sweeps.jobs.claims import mark_lost
 from accum_sweeps.jobs.slurm_ask import JobRow
 from accum_sweeps.jobs.slurm_queue import Answer
-from accum_sweeps.record.state import INTERRUPTED, newest_claim, read_claim
+from accum_sweeps.record.state import INTERRUPTED, file_system_now, newest_claim, read_claim, run_state
 from accum_sweeps.record.store import RootDir
 from accum_sweeps.record.sweep import Plan
 
@@ -14,17 +14,18 @@ SILENT_PART = 0.25  # of a claim's expiry: so long without a sign of life, and w
 BY_CLUSTER = ("PREEMPTED", "NODE_FAIL", "BOOT_FAIL", "REQUEUED", "PENDING", "CANCELLED", "TIMEOUT", "DEADLINE")
 
 
-def mark_gone(root: RootDir, plan: Plan, status: Mapping[str, str], answer: Answer) -> list[str]:
-    """Mark running runs as lost whose job does not run any more, by SLURM's ``answer``; returns their run_ids.
+def mark_gone(root: RootDir, plan: Plan, answer: Answer, status: Mapping[str, str] | None = None) -> list[str]:
+    """Mark running runs (by ``status``, asked for if not given) as lost whose job SLURM's ``answer`` has ended; returns their run_ids.
 
     A claim counts only if it was silent for a while when SLURM was asked: a job may have begun since.
     """
     if answer.problem or not answer.time:
         return []
-    tasks = answer.by_task()
+    tasks, now = answer.by_task(), file_system_now(root.path)
     found = []
     for run in plan.runs:
-        if status.get(run.run_id) == "running" and _mark(root, run.run_id, tasks, answer.time):
+        known = run_state(root, run.run_id, now=now).status if status is None else status.get(run.run_id)
+        if known == "running" and _mark(root, run.run_id, tasks, answer.time):
             found.append(run.run_id)
     return found
 

@@ -16,7 +16,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from accum_sweeps.jobs.slurm_ask import JobRow, NoAnswerError, squeue
+from accum_sweeps.jobs.slurm_ask import JobRow, NoAnswerError, scancel, squeue
+from accum_sweeps.plan.errors import UserError
 from accum_sweeps.record.events import now_ms
 from accum_sweeps.record.files import create_exclusive, whole_lines, write_text
 from accum_sweeps.record.state import file_system_now
@@ -102,6 +103,18 @@ class SlurmQueue:
                 answer = Answer(kept.rows, now, str(error))
             self._keep(answer)
         return answer
+
+    def end(self, *, pending_only: bool) -> None:
+        """End the sweep's jobs, or those that wait. Raises UserError if SLURM does not answer."""
+        try:
+            scancel(self.name, pending_only=pending_only)
+        except NoAnswerError as error:
+            hint = "Its workers stop by themselves as soon as they notice; jobs that wait then end when they begin."
+            raise UserError(f"sweep={self.sweep.name}: SLURM did not cancel its jobs: {error}\n  {hint}") from None
+        with self._locked():
+            kept = self._kept()
+            rows = tuple(row for row in kept.rows if row.is_working and pending_only)
+            self._keep(dataclasses.replace(kept, rows=rows))
 
     def _kept(self) -> Answer:
         try:

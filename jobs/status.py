@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from accum_sweeps.jobs.choice import finished_in
+from accum_sweeps.jobs.slurm_queue import SlurmQueue
 from accum_sweeps.record.state import RunState, file_system_now, run_state, shown_status
 from accum_sweeps.record.sweep import Plan, PlannedRun, SweepDir
 
@@ -75,21 +76,31 @@ def _line(sweep: SweepDir, plan: Plan, run: PlannedRun, state: RunState) -> RunL
         attempt=state.attempt,
         step=state.step,
         steps=plan.setups[run.setup].steps,
-        host=str(state.claim.get("host", "")),
+        host=str(state.claim.get("node") or state.claim.get("host", "")),
         job=str(state.claim.get("job", "")),
         reason=state.reason,
         log=sweep.root.run_dir(run.run_id, state.env_id).log_path(state.attempt),
     )
 
 
-def cancel(sweep: SweepDir, *, wait_s: float = 0.0) -> int:
+def cancel(sweep: SweepDir, *, wait_s: float = 0.0, queue: SlurmQueue | None = None) -> int:
     """Have all workers of the sweep, whoever started them, save what they have and stop. Other sweeps are not touched.
 
     Waits up to ``wait_s`` seconds; returns how many runs are still running then. Runs that another sweep shares and works on
-    go on there and count as running. Raises UserError if the sweep was never planned.
+    go on there and count as running. The sweep's jobs in the ``queue`` of a cluster are ended: those that wait at once, those that
+    run when their runs are saved. Raises UserError if the sweep was never planned.
     """
     plan = sweep.read_plan()
     sweep.set_cancelled(True)
+    if queue is None or not queue.was_used:
+        return _wait_for(sweep, plan, wait_s)
+    queue.end(pending_only=True)
+    running = _wait_for(sweep, plan, wait_s)
+    queue.end(pending_only=False)
+    return running
+
+
+def _wait_for(sweep: SweepDir, plan: Plan, wait_s: float) -> int:
     until = time.monotonic() + wait_s
     while True:
         now = file_system_now(sweep.root.path)
