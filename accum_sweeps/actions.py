@@ -160,7 +160,7 @@ def _status(config: Config) -> int:
         mark_gone(sweep.root, sweep.read_plan(), jobs[1])
     print(_status_text(sweep, sweep_status(sweep)))
     if jobs is not None:
-        print(on_cluster.jobs_text(*jobs), end="")
+        print(on_cluster.jobs_text(*jobs))
     print(lag_text(sweep, config.tracking))
     return DONE
 

@@ -278,7 +278,8 @@ class Cluster:
     def _lines(self) -> Iterator[str]:
         host, here, settings = socket.gethostname(), self.folder, self.settings
         yield from ("ClusterName=ci", f"SlurmctldHost={host}(127.0.0.1)", "SlurmUser=root", "SlurmdUser=root", "AuthType=auth/munge")
-        yield from (f"AuthInfo=socket={self._munge_socket}", f"SlurmctldPort={self.ports['controller']}")
+        # A job that is put back into the queue waits until its credential has expired: two minutes if nothing is said.
+        yield from (f"AuthInfo=socket={self._munge_socket},cred_expire=5", f"SlurmctldPort={self.ports['controller']}")
         yield from (f"StateSaveLocation={here}/state", f"SlurmdSpoolDir={here}/spool/%n")
         yield from (f"SlurmctldPidFile={here}/slurmctld.pid", f"SlurmdPidFile={here}/slurmd-%n.pid")
         yield from (f"SlurmctldLogFile={here}/log/slurmctld.log", f"SlurmdLogFile={here}/log/slurmd-%n.log")
