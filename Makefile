@@ -5,12 +5,13 @@ BIN := $(VENV)/bin
 PIP_INSTALL := $(BIN)/python -m pip -qq --disable-pip-version-check --no-input install --constraint constraints.txt
 
 .DEFAULT_GOAL := help
-.PHONY: help sweep test bench bench-faults clean
+.PHONY: help sweep test tracking-server bench bench-faults clean
 .DELETE_ON_ERROR:
 
 help:
 	@echo "make sweep   install into $(VENV) if needed, then run: python -m accum_sweeps +grid=adamw"
 	@echo "make test    install if needed, then run every check and the whole test suite"
+	@echo "make tracking-server   install if needed, then run MLflow on PostgreSQL for this machine (SERVER.md); Ctrl-C stops it"
 	@echo "make bench   install if needed, then run the side-by-side timings of tests/benchmarks (bench-faults: the fault benchmark)"
 	@echo "make clean   delete $(VENV) and everything that tools have built (results in sweeps/ stay)"
 
@@ -40,6 +41,10 @@ $(VENV)/.stamp-dev: $(VENV)/.stamp-run
 	@$(PIP_INSTALL) --no-build-isolation --editable ".[dev]"
 	@touch $@
 
+$(VENV)/.stamp-server: $(VENV)/.stamp-run
+	@$(PIP_INSTALL) --no-build-isolation --editable ".[server]"
+	@touch $@
+
 $(VENV)/.stamp-bench: $(VENV)/.stamp-dev
 	@echo "installing what the timings compare with"
 	@$(PIP_INSTALL) --no-build-isolation --editable ".[bench]"
@@ -63,6 +68,12 @@ test: $(VENV)/.stamp-dev
 	$(BIN)/mypy
 	$(BIN)/lint-imports --no-logo
 	$(BIN)/python -m pytest -n 2 --dist loadgroup --cov
+
+# FOLDER=... and PORT=... choose where the data are and where MLflow listens.
+FOLDER ?= tracking
+PORT ?= 5000
+tracking-server: $(VENV)/.stamp-server
+	@exec $(BIN)/python -m accum_sweeps.record.server --folder "$(FOLDER)" --port "$(PORT)"
 
 bench: $(VENV)/.stamp-bench
 	@set -e; for script in $(filter-out %/bench_faults.py,$(wildcard tests/benchmarks/bench_*.py)); do echo "== $$script"; $(BIN)/python "$$script"; done

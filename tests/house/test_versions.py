@@ -12,8 +12,8 @@ from tests.house.checkout import ROOT
 
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 EXTRAS = PROJECT["optional-dependencies"]
-OWN = "accum_sweeps[audit,clip]"  # the tests need those extras as well
-LISTED = [*PROJECT["dependencies"], *EXTRAS["audit"], *EXTRAS["clip"], *EXTRAS["dev"]]
+OWN = "accum_sweeps[audit,clip,server]"  # the tests need those extras as well
+LISTED = [*PROJECT["dependencies"], *EXTRAS["audit"], *EXTRAS["clip"], *EXTRAS["server"], *EXTRAS["dev"]]
 DECLARED = [Requirement(text) for text in dict.fromkeys(LISTED) if text != OWN]
 COMPARED = [Requirement(text) for text in EXTRAS["bench"]]  # what only timings compare with: tests run without it
 
