@@ -113,7 +113,7 @@ def remark_words(audit: Mapping[str, Any]) -> str:
 
 
 def _filled(text: str, label: str = "") -> list[str]:
-    return textwrap.wrap(text, WIDTH, initial_indent=label.ljust(8), subsequent_indent=" " * 8)
+    return textwrap.wrap(text, WIDTH, initial_indent=label.ljust(8), subsequent_indent=" " * 8, break_on_hyphens=False)
 
 
 def _proofs(audit: Mapping[str, Any]) -> str:
