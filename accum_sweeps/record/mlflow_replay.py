@@ -208,7 +208,8 @@ class Pass:
         verdict = self.sweep.path / "mlflow" / "verdict.md"
         words = note(newest, counts, verdict.read_text() if verdict.exists() else "")
         status = sweep_status(counts, is_over=is_over)
-        end = max(entry.get("end", 0) for entry in self.cursor.entries.values())
+        # Runs that other sweeps have done may all have ended before this one was planned.
+        end = max(int(newest.header.get("created_ms", 0)), *(entry.get("end", 0) for entry in self.cursor.entries.values()))
         told = {"note": words, "status": status, "end": 0 if status == RUNNING else end}
         if self.cursor.entries[SWEEP].get("told") != told:
             self.tracker.set_tags(self.work.parent, {NOTE: words})

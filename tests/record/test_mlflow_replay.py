@@ -11,7 +11,8 @@ from accum_sweeps.plan.spec import RunSpec
 from accum_sweeps.record import mlflow_replay, mlflow_run
 from accum_sweeps.record.mlflow_sqlite import SqliteTracker
 from accum_sweeps.record.mlflow_sync import sync
-from tests.record.replays import EXPERIMENT, T0, Sweep, children, expected, keys, killed_after, make_sweep, rows, samples
+from accum_sweeps.record.sweep import open_sweep
+from tests.record.replays import EXPERIMENT, HEADER, T0, Sweep, children, expected, keys, killed_after, make_sweep, rows, samples
 from tests.specs import make_spec
 
 
@@ -139,6 +140,17 @@ def test_a_curve_measured_again_after_it_was_sent_replaces_the_first(sweep: Swee
     assert keys(sweep, spec) == expected(sweep, spec)
     assert children(sweep.database)[spec.run_id]["status"] == "FINISHED"
     assert rows(sweep.database, "SELECT count(*) FROM runs WHERE lifecycle_stage = 'deleted'") == [(1,)]
+
+
+def test_a_sweep_of_runs_that_were_done_before_it_was_planned_does_not_end_before_it_begins(sweep: Sweep) -> None:
+    for spec in sweep.specs:
+        sweep.log(spec)
+    later = open_sweep(sweep.root, "later")
+    planned = T0 + 10**9
+    later.write_plan(HEADER | {"created_ms": planned}, sweep.specs, {spec.setup.setup_id: "lm" for spec in sweep.specs})
+    assert sync(sweep.root.path, "later", sweep.uri, EXPERIMENT).is_complete
+    whole = children(sweep.database)[""]
+    assert (whole["status"], whole["start"], whole["end"]) == ("FINISHED", planned, planned)
 
 
 def test_a_second_replay_sends_nothing(sweep: Sweep) -> None:
