@@ -146,11 +146,10 @@ def test_a_sweep_of_runs_that_were_done_before_it_was_planned_does_not_end_befor
     for spec in sweep.specs:
         sweep.log(spec)
     later = open_sweep(sweep.root, "later")
-    planned = T0 + 10**9
-    later.write_plan(HEADER | {"created_ms": planned}, sweep.specs, {spec.setup.setup_id: "lm" for spec in sweep.specs})
+    later.write_plan(HEADER, sweep.specs, {spec.setup.setup_id: "lm" for spec in sweep.specs})
     assert sync(sweep.root.path, "later", sweep.uri, EXPERIMENT).is_complete
     whole = children(sweep.database)[""]
-    assert (whole["status"], whole["start"], whole["end"]) == ("FINISHED", planned, planned)
+    assert whole["status"] == "FINISHED" and whole["start"] == whole["end"] > T0 + 10**6
 
 
 def test_a_second_replay_sends_nothing(sweep: Sweep) -> None:
