@@ -31,7 +31,7 @@ def parameters(settings: SlurmSettings, group: Group, name: str, chunk: Chunk, a
         "gres": settings.gres,
         "gpus_per_node": gpus or None,
         "cpus_per_task": cpus,
-        "mem": settings.mem_gb,
+        "mem": None if settings.mem_gb is None else f"{max(round(1024 * settings.mem_gb), 1)}M",
         "time": settings.time_min,
         "signal_delay_s": settings.lead_s,
         "dependency": after,

@@ -79,7 +79,7 @@ def supervise(order: WorkOrder, failed: Iterable[str] = ()) -> WorkEnd:
             if 0 <= code - FIRST_CODE < len(ENDS):
                 kind = ENDS[code - FIRST_CODE]
                 if kind != "fatal":
-                    state.end = WorkEnd(kind)
+                    state.end = WorkEnd(kind, child.stop_reason if kind == "stopped" else "")
                 elif state.end.kind != "fatal":  # it could not even write why
                     state.end = WorkEnd("fatal", disk_full(order.root))
                 break

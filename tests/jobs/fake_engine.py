@@ -2,7 +2,7 @@
 
 The environment variable FAKE holds JSON: ``env_id``, ``step_s`` (seconds a step), ``trace`` (a file that gets a line for
 each session), ``by_seed`` (seed -> what its runs do: raise, exit, segfault, hang, diverge, full, or once-<one of these>
-for the first attempt only).
+for the first attempt only), at ``trouble_step`` (2 if not given).
 """
 
 import errno
@@ -28,7 +28,7 @@ def script() -> dict[str, Any]:
 
 
 class Scripted:
-    """Loss 1/step; trouble, if any, comes at step 2."""
+    """Loss 1/step; trouble, if any, comes at one step."""
 
     keeps_own_checkpoints = False
 
@@ -40,7 +40,7 @@ class Scripted:
 
     def steps(self) -> Iterator[StepRecord]:
         for step in range(self.position + 1, self.spec.setup.steps + 1):
-            if step == 2 and self.trouble:
+            if step == self.script.get("trouble_step", 2) and self.trouble:
                 self.misbehave()
             time.sleep(self.script.get("step_s", 0))
             self.position = step

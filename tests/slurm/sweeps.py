@@ -34,7 +34,7 @@ class ClusterSweep:
         """Type the command; what it printed as JSON, and ``seconds`` that it took."""
         began = time.monotonic()
         script = {"trace": str(self.trace_path), **(fake or {})}
-        command = start_command(self.folder, fake=script, kind="slurm", poll_s=1, stop_grace_s=4.0, **launcher)
+        command = start_command(self.folder, fake=script, kind="slurm", **{"poll_s": 1, "stop_grace_s": 4.0, **launcher})
         out, err = command.communicate(timeout=SETTLED_S)
         assert command.returncode == 0, err
         return {**json.loads(out), "seconds": time.monotonic() - began}
@@ -51,7 +51,7 @@ class ClusterSweep:
     def jobs(self) -> dict[str, str]:
         """The sweep's jobs and their states, ended ones included."""
         asked = ("squeue", "--noheader", "--states=all", "--array", f"--name={SlurmQueue(self.sweep).name}", "--format=%F_%K %T")
-        return dict(line.split() for line in self.cluster.run(*asked).splitlines())  # type: ignore[misc]
+        return dict(line.split() for line in self.cluster.run(*asked).splitlines())
 
     def is_idle(self) -> bool:
         """Whether none of the sweep's jobs is queued or running."""
