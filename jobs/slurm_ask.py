@@ -49,7 +49,7 @@ def ask(*arguments: str) -> str:
     except subprocess.TimeoutExpired:
         raise NoAnswerError(f"{arguments[0]} did not answer within {ANSWER_S:g} s") from None
     if done.returncode:
-        said = " ".join(done.stderr.split()) or f"exit code {done.returncode}"
+        said = (done.stderr.strip() or f"exit code {done.returncode}").splitlines()[-1]
         raise NoAnswerError(said if said.startswith(arguments[0]) else f"{arguments[0]}: {said}")
     return done.stdout
 

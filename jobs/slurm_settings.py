@@ -53,7 +53,7 @@ class SlurmSettings:
     wait: bool = setting("stay until the sweep is done", default=False)
     setup: tuple[str, ...] = setting("shell lines before the worker", default=())
     container: str | None = setting("command in front of the worker's; null = none", default=None)
-    options: Mapping[str, Any] = setting("further options of sbatch", default={})
+    options: Mapping[str, Any] | None = setting("further options of sbatch; null = none", default=None)
     python: str | None = setting("interpreter on the nodes; null = the one of this command", default=None)
     poll_s: float = setting("seconds between two questions to SLURM", default=10.0, at_least=1)
 
@@ -80,7 +80,7 @@ def check_slurm(settings: SlurmSettings, runs_per_job: int) -> None:
         _check_text(f"launcher.{key}", getattr(settings, key))
     for number, line in enumerate(settings.setup):
         _check_text(f"launcher.setup[{number}]", line)
-    for name, value in settings.options.items():
+    for name, value in (settings.options or {}).items():
         _check_option(name, value)
     try:
         settings.container_words  # noqa: B018

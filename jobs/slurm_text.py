@@ -21,7 +21,7 @@ def parameters(settings: SlurmSettings, group: Group, name: str, chunk: Chunk, a
     gpus = settings.gpus_per_run
     if gpus is None:
         gpus = group.ranks if group.device == "cuda" and settings.gres is None else 0
-    more = {"nodes": settings.nodes, "ntasks-per-node": 1, "open-mode": "append", **settings.options}
+    more = {"nodes": settings.nodes, "ntasks-per-node": 1, "open-mode": "append", **(settings.options or {})}
     return {
         "job_name": name,
         "partition": settings.partition,

@@ -17,7 +17,7 @@ from hydra.errors import HydraException
 from accum_sweeps.plan.errors import ConfigError, UserError, one_of
 from accum_sweeps.plan.spec import RUN_KEYS, SETUP_KEYS
 
-OPEN_MAPPINGS = ("subject.args",)  # mappings that take any key, though the configuration does not list it
+OPEN_MAPPINGS = ("subject.args", "launcher.options")  # mappings that take any key, though the configuration does not list it
 
 ONE_GRID = "Several grids go into one file, as sub-grids (grids: {NAME: {axes: ...}})."
 
