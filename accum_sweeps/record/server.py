@@ -66,7 +66,7 @@ def programs() -> Path:
 def check(options: Options) -> None:
     """Raise UserError for what would keep the server from starting."""
     programs()
-    for package in ("mlflow", "psycopg2"):
+    for package in ("mlflow", "psycopg2", "uvloop"):
         if importlib.util.find_spec(package) is None:
             raise UserError(f"the Python package {package} is missing.\n  Install it: pip install 'accum-sweeps[server]'")
     with socket.socket() as probe:
@@ -147,10 +147,11 @@ def _postgres_user() -> pwd.struct_passwd:
 
 
 @contextlib.contextmanager
-def running(options: Options) -> Iterator[Callable[[], None]]:
-    """The server, up while the context lasts; gives a function that raises UserError once a part of it has ended by itself.
+def running(options: Options) -> Iterator[tuple[Path, Callable[[], None]]]:
+    """The server, up while the context lasts.
 
-    Raises UserError where it cannot start.
+    Gives the folder of the database's socket, and a function that raises UserError once a part of the server has ended by itself. Raises
+    UserError where it cannot start.
     """
     check(options)
     folder = options.folder.absolute()
@@ -173,7 +174,7 @@ def running(options: Options) -> Iterator[Callable[[], None]]:
             database.check()
             _check(server, log, "MLflow")
 
-        yield check_parts
+        yield database.sockets, check_parts
     finally:
         _end(mlflow, signal.SIGTERM)
         database.stop()
@@ -241,9 +242,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGINT):
         signal.signal(number, stop)
     try:
-        with running(options) as check_parts:
+        with running(options) as (sockets, check_parts):
             print(f"MLflow is at {options.address}; its data are in {options.folder.absolute()}. Ctrl-C stops it.")
-            print(f"In another terminal: python -m accum_sweeps +grid=adamw tracking=server tracking.uri={options.address}", flush=True)
+            print(f"In another terminal: python -m accum_sweeps +grid=adamw tracking=server tracking.uri={options.address}")
+            print(f"The database: {programs() / 'psql'} -h {sockets} -U mlflow mlflow", flush=True)
             while True:
                 check_parts()
                 time.sleep(1)

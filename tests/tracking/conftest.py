@@ -41,7 +41,7 @@ class TrackingServer:
             [*command, "--workers", str(self.workers)], stdout=subprocess.PIPE, text=True, start_new_session=True
         )
         assert self.process.stdout is not None
-        self.told = [self.process.stdout.readline(), self.process.stdout.readline()]
+        self.told = [self.process.stdout.readline() for _ in range(3)]
         assert self.uri in self.told[0], self.told
         with urllib.request.urlopen(f"{self.uri}/health", timeout=10) as answer:
             assert answer.status == 200

@@ -23,9 +23,11 @@ def answer(server: TrackingServer, host: str) -> int:
 
 
 def test_it_says_where_it_is_and_what_to_type(server: TrackingServer) -> None:
-    first, second = server.told
+    first, second, third = server.told
     assert first.startswith(f"MLflow is at {server.uri}; ") and str(server.folder) in first
     assert f"tracking=server tracking.uri={server.uri}" in second
+    command = third.removeprefix("The database: ").split()
+    assert subprocess.run([*command, "-Atc", "SELECT 6 * 7"], capture_output=True, text=True, check=True).stdout == "42\n"
 
 
 def test_other_names_than_its_own_are_refused(server: TrackingServer) -> None:
