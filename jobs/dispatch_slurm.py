@@ -18,7 +18,8 @@ from accum_sweeps.jobs.slurm_settings import SlurmSettings
 from accum_sweeps.jobs.worker import THREAD_VARIABLES
 from accum_sweeps.plan.errors import UserError
 
-SBATCH_S = 300.0  # sbatch itself waits and tries again while the controller is busy
+# sbatch itself waits and tries again, for two minutes, while the controller is busy or its queue is full. Longer for the first array.
+FIRST_SBATCH_S, SBATCH_S = 90.0, 20.0
 MANY_TURNS = 1_000_000  # submitit's bound on requeues after time-outs; ours is the retry limit of runs
 OWN_DEFAULTS = ("time", "wckey")  # submitit has some of its own; wanted are the cluster's
 NO_TIMEOUT_MIN = 60 * 24 * 365 * 10
@@ -86,16 +87,23 @@ class Submission:
         script.write_text(self.text(group, chunk, after))
         environment = submission_environment(slurm_text.given(self._parameters(group, chunk, after)))
         environment |= dict.fromkeys(THREAD_VARIABLES, "1")
+        limit_s = FIRST_SBATCH_S if number == 1 else SBATCH_S
         try:
             command = ["sbatch", "--parsable", str(script)]
-            done = subprocess.run(command, capture_output=True, text=True, timeout=SBATCH_S, check=False, env=environment)
+            done = subprocess.run(command, capture_output=True, text=True, timeout=limit_s, check=False, env=environment)
         except FileNotFoundError:
             raise RefusedError("launcher=slurm: sbatch is not on this machine.\n  Type the command where jobs are submitted.") from None
-        except subprocess.TimeoutExpired:
-            raise RefusedError(f"launcher=slurm: sbatch did not answer within {SBATCH_S:g} s.\n  Try again later.") from None
+        except subprocess.TimeoutExpired as late:
+            said = _words(late.stderr.decode(errors="replace") if isinstance(late.stderr, bytes) else "")
+            raise RefusedError(f"launcher=slurm: SLURM did not take the jobs within {limit_s:g} s{said and ': '}{said}") from None
         job = done.stdout.strip().partition(";")[0]
         if done.returncode or not job.isdigit():
-            said = " ".join(line.removeprefix("sbatch: ").removeprefix("error: ") for line in done.stderr.splitlines())
-            raise RefusedError(f"launcher=slurm: SLURM did not take the jobs: {said or done.stdout.strip()}\n  The script: {script}")
+            said = _words(done.stderr) or done.stdout.strip()
+            raise RefusedError(f"launcher=slurm: SLURM did not take the jobs: {said}\n  The script: {script}")
         script.rename(self.folder / f"{job}_submission.sh")
         return job
+
+
+def _words(text: str) -> str:
+    """What sbatch says, on one line."""
+    return " ".join(line.removeprefix("sbatch: ").removeprefix("error: ") for line in text.splitlines())

@@ -48,15 +48,16 @@ def outcomes(sweep: ClusterSweep, seed: int) -> list[str | None]:
 
 
 def test_at_its_time_limit_a_job_saves_its_run_and_goes_on_after_a_requeue(make: MakeSweep) -> None:
-    sweep = make(seeds(1, steps=120))
+    sweep = make(seeds(1, steps=300))
     sweep.command(fake=LONG, time_min=30, signal_before_limit_s=115, max_attempts=1)
     job = sweep.wait_for_step(3).claim["job"]
     sweep.cluster.run("scontrol", "update", f"JobId={job}", "TimeLimit=2")
     wait_for(lambda: sweep.cluster.job(job)["Restarts"] == "1", "the job is not requeued", 90)
+    sweep.cluster.run("scontrol", "update", f"JobId={job}", "TimeLimit=30")
     sweep.wait_until_idle()
     *before, last = outcomes(sweep, 0)
     assert sweep.counts() == {"finished": 1} and last == "finished" and set(before) == {"released"}, "one attempt for each turn"
-    assert steps(sweep) == [list(range(1, 121))], "one curve"
+    assert steps(sweep) == [list(range(1, 301))], "one curve"
     assert set(sweep.jobs().values()) == {"COMPLETED"}
 
 
