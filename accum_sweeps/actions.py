@@ -26,6 +26,7 @@ from accum_sweeps.record.mlflow_sync import SyncReport
 from accum_sweeps.record.store import RootDir, open_root
 from accum_sweeps.record.sweep import Plan, SweepDir, open_sweep, sweep_names
 from accum_sweeps.reporting import Report, ReportError, report, report_apart
+from accum_sweeps.snapshot import kept_code, read_settings
 from accum_sweeps.texts import aligned
 from accum_sweeps.tracking import Replay, lag_text, prepare, replay_once, report_text
 
@@ -58,9 +59,11 @@ def _run(config: Config) -> int:
     header = planning.header(config, cwd)
     plan = sweep.write_plan(header, specs, planning.labels_of(specs))
     sweep.set_cancelled(False)
+    code = kept_code(config, sweep, specs, cwd, resources.kind)
     del specs  # the plan's compact rows are enough from here on, whatever the sweep's size
     print(_opening(sweep, plan))
-    start = _starter(config, resources, sweep, plan, {key: header[key] for key in ("command", "git_commit")})
+    facts = {key: header[key] for key in ("command", "git_commit")} | ({"snapshot": code.name} if code else {})
+    start = _starter(config, resources, sweep, plan, facts, code.environment if code else {})
     if is_away and not resources.slurm.wait:
         result = start(lambda _board: None)
         if result.submitted or result.active:
@@ -79,7 +82,7 @@ def _run(config: Config) -> int:
 
 
 def _starter(
-    config: Config, resources: Resources, sweep: SweepDir, plan: Plan, facts: dict[str, str]
+    config: Config, resources: Resources, sweep: SweepDir, plan: Plan, facts: dict[str, str], environment: dict[str, str]
 ) -> Callable[[Callable[[Board], None]], DispatchResult]:
     """Dispatches the plan, given what shows its progress."""
     closing_facts = {"tracking": dict(config.tracking), "asked": dict(config.judging.asked())}
@@ -93,6 +96,7 @@ def _starter(
             reuse=config.reuse,
             on_progress=show,
             facts=facts,
+            environment=environment,
             closing="accum_sweeps.closing",
             closing_facts=closing_facts,
         )
@@ -137,6 +141,7 @@ def _plan(config: Config) -> int:
 def _checked(config: Config, cwd: Path) -> tuple[Resources, list[RunSpec]]:
     """Resources and runs, each possible here: UserError for what the launcher or a run cannot have, before anything is written."""
     resources = read_resources(config.launcher)
+    read_settings(config.snapshot)
     specs = planning.planned_runs(config, cwd)
     slot_pools({Group.of(spec.setup) for spec in specs}, resources)
     return resources, specs
@@ -160,7 +165,7 @@ def _status(config: Config) -> int:
         mark_gone(sweep.root, sweep.read_plan(), jobs[1])
     print(_status_text(sweep, sweep_status(sweep)))
     if jobs is not None:
-        print(on_cluster.jobs_text(*jobs))
+        print(on_cluster.jobs_text(*jobs) or "no job of this sweep is queued or running")
     print(lag_text(sweep, config.tracking))
     return DONE
 
@@ -254,4 +259,5 @@ def _status_text(sweep: SweepDir, status: SweepStatus) -> str:
         lines.append(f"{run.status}: {run.name}  attempt {run.attempt}, step {run.step}/{run.steps}, {run.host} job {run.job}")
         lines += [f"  {run.reason}"] if run.reason else []
         lines.append(f"  log {run.log}")
+        lines += [f"  log of its job {run.job_log}"] if run.status == "lost" and run.job_log else []
     return "\n".join(lines)

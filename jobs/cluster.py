@@ -44,13 +44,16 @@ class Cluster(Dispatcher):
         self.active = 0
         self.readers: dict[Path, JournalReader] = {}
         self.looked = 0.0
+        self.is_unsure = False
 
     def work(self) -> None:
-        answer = self.queue.ask()
-        self.active = answer.active()
-        if mark_gone(self.root, self.plan, answer, self.board.status):
-            self.scan.everything()
-        self._submit(answer)
+        self._read_journals()  # of earlier commands: what they say is known from the runs
+        with self.queue.submitting():
+            answer = self.queue.ask()
+            self.active = answer.active()
+            if mark_gone(self.root, self.plan, answer, self.board.status):
+                self.scan.everything()
+            self._submit(answer)
         if self.order.resources.slurm.wait:
             self._stay()
 
@@ -77,6 +80,7 @@ class Cluster(Dispatcher):
         elsewhere = sum(self.scan.launcher_of.get(run_id, "slurm") != "slurm" for run_id in runs)
         if number or not elsewhere or self.scan.reuse != "strict":
             return number
+        self.is_unsure = True
         self.board.note(
             f"{counted(elsewhere, 'run')} done outside the cluster: one worker finds out whether its nodes are another environment "
             "(reuse=strict).\n  If they are, the same command adds workers."
@@ -113,15 +117,15 @@ class Cluster(Dispatcher):
 
     def _stay(self) -> None:
         while not self.stop.worker and not self._is_over():
-            self._read_journals()
+            for worker, event in self._read_journals():
+                self.board.apply(worker, event)
             self.scan.some()
             self.board.refresh_running()
             self._show()
             time.sleep(TICK_S)
-        self._read_journals()
 
     def _is_over(self) -> bool:
-        if all(status in DONE for status in self.board.status.values()):
+        if not self.is_unsure and all(status in DONE for status in self.board.status.values()):
             return True
         if time.monotonic() - self.looked < self.order.resources.slurm.poll_s:
             return False
@@ -135,8 +139,12 @@ class Cluster(Dispatcher):
         mark_gone(self.root, self.plan, answer, self.board.status)
         return answer.active() == 0
 
-    def _read_journals(self) -> None:
+    def _read_journals(self) -> list[tuple[str, dict[str, Any]]]:
+        """What workers have written since the last time, each line under its worker's name."""
+        if not self.order.resources.slurm.wait:
+            return []
+        found = []
         for path in (self.sweep.path / "workers").glob("*.jsonl"):
             reader = self.readers.setdefault(path, JournalReader(path))
-            for event in reader.read():
-                self.board.apply(path.stem, event)
+            found += [(path.stem, event) for event in reader.read()]
+        return found

@@ -49,9 +49,11 @@ class SlurmWorker:
         if end.kind == "fatal":
             raise UserError(end.message)
         is_closed = close_if_over(root, sweep, order)
-        if end.kind == "stopped" and end.message == AT_LIMIT and not is_closed:
-            print("the time limit is near: runs are saved, this job goes back into the queue", flush=True)
-            sys.exit(REQUEUE_CODE)
+        if end.kind == "stopped" and end.message == AT_LIMIT and not is_closed and not sweep.is_cancelled:
+            if order.resources.slurm.requeue:
+                print("the time limit is near: runs are saved, this job goes back into the queue", flush=True)
+                sys.exit(REQUEUE_CODE)
+            print("the time limit is near: runs are saved; the same command goes on with them (launcher.requeue=false)", flush=True)
         return end
 
 
@@ -122,6 +124,7 @@ def close_if_over(root: RootDir, sweep: SweepDir, order: WorkOrder) -> bool:
     try:
         if not is_over(root, sweep, order):
             return False
+        (sweep.path / "slurm").mkdir(exist_ok=True)
         if order.closing and create_exclusive(sweep.path / "slurm" / f"closed.{order.dispatch}", order.name + "\n"):
             _close(order)
     except (OSError, UserError, subprocess.SubprocessError) as error:

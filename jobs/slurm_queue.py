@@ -116,6 +116,13 @@ class SlurmQueue:
             rows = tuple(row for row in kept.rows if row.is_working and pending_only)
             self._keep(dataclasses.replace(kept, rows=rows))
 
+    @contextlib.contextmanager
+    def submitting(self) -> Iterator[None]:
+        """Held while a command counts what is there and submits what is not: two at the same moment would submit it twice."""
+        self.folder.mkdir(parents=True, exist_ok=True)
+        with self._locked("submit.lock"):
+            yield
+
     def _kept(self) -> Answer:
         try:
             kept = json.loads((self.folder / "squeue.json").read_text())
@@ -127,10 +134,10 @@ class SlurmQueue:
         write_text(self.folder / "squeue.json", json.dumps(dataclasses.asdict(answer)))
 
     @contextlib.contextmanager
-    def _locked(self) -> Iterator[None]:
-        with (self.folder / "lock").open("a") as file, contextlib.suppress(OSError):
-            # Without locks (some file servers have none) two commands may ask at the same moment, which does no harm.
-            fcntl.flock(file, fcntl.LOCK_EX)
+    def _locked(self, name: str = "lock") -> Iterator[None]:
+        with (self.folder / name).open("a") as file:
+            with contextlib.suppress(OSError):  # some file servers have no locks; two questions at the same moment do no harm
+                fcntl.flock(file, fcntl.LOCK_EX)
             yield
 
 

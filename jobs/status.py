@@ -25,6 +25,7 @@ class RunLine:
     job: str
     reason: str
     log: Path
+    job_log: str
 
 
 @dataclass(frozen=True)
@@ -80,6 +81,7 @@ def _line(sweep: SweepDir, plan: Plan, run: PlannedRun, state: RunState) -> RunL
         job=str(state.claim.get("job", "")),
         reason=state.reason,
         log=sweep.root.run_dir(run.run_id, state.env_id).log_path(state.attempt),
+        job_log=str(state.claim.get("log", "")),
     )
 
 
