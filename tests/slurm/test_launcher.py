@@ -1,5 +1,6 @@
 """Sweeps on a real cluster that is not disturbed: what is submitted, what SLURM shows, what a repeated command starts."""
 
+import json
 import signal
 from collections.abc import Callable
 from pathlib import Path
@@ -45,6 +46,17 @@ def test_a_command_that_waits_can_be_killed(make: MakeSweep) -> None:
     waiting.communicate()
     sweep.wait_until_idle()
     assert sweep.counts() == {"finished": 6}
+
+
+def test_ctrl_c_ends_the_waiting_and_not_the_jobs(make: MakeSweep) -> None:
+    sweep = make(seeds(4))
+    waiting = start_command(sweep.folder, fake={"step_s": 0.3}, kind="slurm", poll_s=1, wait=True)
+    sweep.wait_for_step(2)
+    waiting.send_signal(signal.SIGINT)
+    out, _ = waiting.communicate(timeout=30)
+    assert json.loads(out)["interrupted"] and not sweep.is_idle()
+    sweep.wait_until_idle()
+    assert sweep.counts() == {"finished": 4}
 
 
 def test_a_command_that_waits_tells_how_it_came_out(make: MakeSweep) -> None:
