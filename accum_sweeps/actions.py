@@ -160,10 +160,11 @@ def _prepared(config: Config) -> RootDir:
 
 def _status(config: Config) -> int:
     sweep = open_sweep(open_root(config.root), config.sweep)
-    jobs = on_cluster.jobs_of(sweep)
-    if jobs is not None:
-        mark_gone(sweep.root, sweep.read_plan(), jobs[1])
-    print(_status_text(sweep, sweep_status(sweep)))
+    plan, jobs = sweep.read_plan(), on_cluster.jobs_of(sweep)
+    status = sweep_status(sweep, plan)
+    if jobs is not None and mark_gone(sweep.root, plan, jobs[1], {line.run_id: line.status for line in status.lines}):
+        status = sweep_status(sweep, plan)
+    print(_status_text(sweep, status))
     if jobs is not None:
         print(on_cluster.jobs_text(*jobs) or "no job of this sweep is queued or running")
     print(lag_text(sweep, config.tracking))
