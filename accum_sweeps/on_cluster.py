@@ -1,5 +1,6 @@
 """What the command says of a sweep's jobs on a SLURM cluster: before they are submitted, afterwards, and while they wait or run."""
 
+import shlex
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from pathlib import Path
@@ -76,7 +77,7 @@ def submitted_text(sweep: SweepDir, result: DispatchResult) -> str:
         lines.append(f"{counted(result.active, 'job')} of this sweep {be(result.active)} queued or running already")
     counts = ", ".join(f"{number} {status}" for status, number in sorted(result.counts.items()))
     lines.append(f"sweep {sweep.name}: {counts}")
-    own = f"python -m accum_sweeps sweep={sweep.name} root={sweep.root.path}"
+    own = shlex.join(["python", "-m", "accum_sweeps", f"sweep={sweep.name}", f"root={sweep.root.path}"])
     lines += ["This command is done, the jobs go on without it; the last one makes the report and brings the sweep into MLflow."]
     lines += [f"  how it stands   {own} action=status", f"  to stop it      {own} action=cancel"]
     lines += ["  to stay         the same command with launcher.wait=true"]

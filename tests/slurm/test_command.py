@@ -65,6 +65,22 @@ def test_a_sweep_on_the_cluster_has_the_bits_of_a_local_one_and_is_closed_withou
     assert "4 finished" in again and "jobs  " not in again, "nothing is left to submit"
 
 
+def test_a_run_that_was_requeued_half_way_has_the_bits_of_an_undisturbed_one(typed: Typed, cluster: Cluster, tmp_path: Path) -> None:
+    grid = ("+grid=smoke", "axes={seed:[0],accum:[4]}", "steps=400", "eval_every=50", "tracking=none")
+    typed(*grid, "launcher=local", root="here")
+    typed(*grid, "launcher=slurm", "launcher.max_attempts=1")
+    root = open_root(tmp_path / "root")
+    (run,) = open_sweep(root, "smoke").read_plan().runs
+    wait_for(lambda: run_state(root, run.run_id).step >= 20, "the run does not get on", 60)
+    cluster.run("scontrol", "requeue", run_state(root, run.run_id).claim["job"])
+    wait_until_closed(tmp_path / "root")
+    state = run_state(root, run.run_id)
+    history = root.run_dir(run.run_id, state.env_id).history()
+    assert state.attempt == 2 and history.attempts[1].outcome == "released" and history.attempts[2].from_step >= 20
+    assert [point.step for point in history.points() if "train_loss" in point.values] == list(range(1, 401))
+    assert finals(tmp_path / "root") == finals(tmp_path / "here")
+
+
 def test_a_command_that_waits_shows_the_verdict(typed: Typed) -> None:
     said = typed(*SMOKE, "launcher=slurm", "launcher.wait=true", "tracking=none", "launcher.poll_s=1").stdout
     assert "4 finished" in said and "eval_loss_final by setup" in said
