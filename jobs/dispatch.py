@@ -49,6 +49,7 @@ def dispatch(
     on_progress: Callable[[Board], None] = lambda board: None,
     engine: str = "accum_sweeps.jobs.engine",
     facts: Mapping[str, str] | None = None,
+    environment: Mapping[str, str] | None = None,
     closing: str = "",
     closing_facts: Mapping[str, Any] | None = None,
 ) -> DispatchResult:
@@ -56,7 +57,7 @@ def dispatch(
 
     SIGINT, SIGTERM and SIGHUP stop the workers, which save what they have; a second one kills them. ``on_progress`` is called
     often and should decide for itself when to draw. ``facts`` on this command (command, git_commit) are recorded with each attempt
-    that it starts. Raises UserError (no such GPU, too many slots) before anything starts.
+    that it starts; ``environment`` are variables for the workers. Raises UserError (no such GPU, too many slots) before anything starts.
 
     On a cluster it submits jobs and returns (launcher.wait=true: stays); the job that finds the sweep done runs the module ``closing``,
     which reads ``closing_facts`` as JSON.
@@ -77,6 +78,7 @@ def dispatch(
         engine=engine,
         sys_path=tuple(entry or str(Path.cwd()) for entry in sys.path),
         facts=dict(facts or {}),
+        environment=dict(environment or {}),
         closing=closing,
         closing_facts=dict(closing_facts or {}),
     )
@@ -138,19 +140,20 @@ def _submit_here(folder: Path, order: WorkOrder) -> _LocalHandle:
     # one executor waits between submissions, which is meant for clusters.
     executor = submitit.LocalExecutor(folder / order.name)
     executor.update_parameters(timeout_min=NO_TIMEOUT_MIN, stderr_to_stdout=True)
-    with _job_environment():
+    with _job_environment(order.environment):
         return _LocalHandle(executor.submit(WorkerJob(order)))
 
 
 @contextlib.contextmanager
-def _job_environment() -> Iterator[None]:
+def _job_environment(more: Mapping[str, str]) -> Iterator[None]:
     """What a job is started with: one thread until its worker knows better, and no part in the terminal's Ctrl-C.
 
     Ctrl-C reaches all processes of a terminal; submitit's controller would then kill the worker after a second. Blocked
     signals stay blocked in what is started, and those that arrive meanwhile are delivered here afterwards.
     """
-    before = {name: os.environ.get(name) for name in THREAD_VARIABLES}
-    os.environ.update(dict.fromkeys(THREAD_VARIABLES, "1"))
+    wanted = dict.fromkeys(THREAD_VARIABLES, "1") | dict(more)
+    before = {name: os.environ.get(name) for name in wanted}
+    os.environ.update(wanted)
     mask = signal.pthread_sigmask(signal.SIG_BLOCK, set(STOPPING) - {signal.SIGTERM})
     try:
         yield

@@ -1,7 +1,8 @@
 """Hands worker arrays to SLURM through submitit: one pickle for all tasks, one call of sbatch for each array."""
 
 import subprocess
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -45,7 +46,7 @@ class _Array(submitit.SlurmExecutor):
 def submission(queue: SlurmQueue, order: WorkOrder) -> "Submission":
     """The submission of one command's jobs."""
     folder = queue.sweep.path / "submitit" / order.dispatch
-    return Submission(order.resources.slurm, order.root, folder.resolve(), queue.token().resolve(), queue.name)
+    return Submission(order.resources.slurm, order.root, folder.resolve(), queue.token().resolve(), queue.name, order.environment)
 
 
 @dataclass(frozen=True)
@@ -57,6 +58,7 @@ class Submission:
     folder: Path
     token: Path
     name: str
+    environment: Mapping[str, str] = field(default_factory=dict)
 
     def pickle_path(self, group: Group) -> Path:
         """The order of the group's workers."""
@@ -64,7 +66,7 @@ class Submission:
 
     def _parameters(self, group: Group, chunk: Chunk, after: str | None) -> dict[str, Any]:
         found = slurm_text.parameters(self.settings, group, self.name, chunk, after)
-        found["setup"] = slurm_text.setup(self.settings, self.root, self.token, self.pickle_path(group), self.folder)
+        found["setup"] = slurm_text.setup(self.settings, self.root, self.token, self.pickle_path(group), self.folder, self.environment)
         found["teardown"] = slurm_text.teardown(self.settings)
         return {key: value for key, value in found.items() if value is not None or key in OWN_DEFAULTS}
 

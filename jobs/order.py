@@ -62,7 +62,8 @@ class WorkOrder:
     """One worker's order. ``dispatch`` names the command that gave it, ``name`` the worker's journal.
 
     ``dispatcher`` is (pid, start time) of a process on this machine whose death ends the work; None where nobody waits.
-    ``engine`` is the module that computes (see jobs.engine). ``facts`` on the command are recorded with each attempt.
+    ``engine`` is the module that computes (see jobs.engine). ``facts`` on the command are recorded with each attempt;
+    ``environment`` are variables that the worker's process is started with.
 
     On a cluster: ``job``, ``turn`` (how often it was put back into the queue) and ``node`` are filled in by the job itself;
     ``release`` of this package wrote the order; ``linger_s`` is how long a worker waits for runs that others have before it leaves
@@ -84,6 +85,7 @@ class WorkOrder:
     dispatcher: tuple[int, int] | None = None
     engine: str = "accum_sweeps.jobs.engine"
     sys_path: tuple[str, ...] = ()
+    environment: Mapping[str, str] = field(default_factory=dict)
     facts: Mapping[str, str] = field(default_factory=dict)
     job: str = ""
     log: str = ""

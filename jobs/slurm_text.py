@@ -44,10 +44,11 @@ def parameters(settings: SlurmSettings, group: Group, name: str, chunk: Chunk, a
     }
 
 
-def setup(settings: SlurmSettings, root: str, token: Path, pickle: Path, folder: Path) -> list[str]:
+def setup(settings: SlurmSettings, root: str, token: Path, pickle: Path, folder: Path, environment: Mapping[str, str]) -> list[str]:
     """The script's lines before the worker: is this the root that the sweep was submitted from, is there Python, what is to be done."""
     python = interpreter(settings)
-    lines = [f"export {name}=1" for name in THREAD_VARIABLES]
+    variables = dict.fromkeys(THREAD_VARIABLES, "1") | dict(environment)
+    lines = [f"export {name}={shlex.quote(value)}" for name, value in variables.items()]
     lines += [
         'node="${SLURMD_NODENAME:-$(hostname)}"',
         _unless(

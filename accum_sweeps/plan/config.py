@@ -20,14 +20,14 @@ from accum_sweeps.plan.pairs import read_pairs
 from accum_sweeps.plan.spec import RUN_KEYS, SETUP_KEYS
 
 ACTIONS = ("run", "plan", "status", "report", "sync", "cancel", "list", "prune")
-SERVICE_KEYS = ("action", "root", "sweep", "reuse", "design", "analysis", "launcher", "tracking")
+SERVICE_KEYS = ("action", "root", "sweep", "reuse", "design", "analysis", "launcher", "tracking", "snapshot")
 ANALYSIS_KEYS = (*judging.KEYS, "compare", "page")
 NO_AXES = ("launcher", "tracking", "grid")  # groups that decide no number
 
 
 @dataclass(frozen=True, kw_only=True)
 class Config:
-    """One command, checked. ``launcher`` holds plain values that the launcher itself checks.
+    """One command, checked. ``launcher`` and ``snapshot`` hold plain values that are checked where they are used.
 
     ``root`` is absolute. ``design`` adds runs to those of ``grid``; ``judging`` says how they are judged. ``compare``
     holds pairs of cells, each {left, right} with values of keys; ``page`` is the study that a page is written for. ``tracking``
@@ -45,6 +45,7 @@ class Config:
     page: str | None
     launcher: Mapping[str, Any]
     tracking: Mapping[str, Any]
+    snapshot: Mapping[str, Any]
     base: Mapping[str, Any]
     grid: Grid
     grid_name: str | None
@@ -59,6 +60,7 @@ class Config:
             "analysis": self._analysis(),
             "launcher": dict(self.launcher),
             "tracking": dict(self.tracking),
+            "snapshot": dict(self.snapshot),
         }
         grid = self.grid.definition
         axes = {} if "grids" in grid else {"axes": self.grid.axes}
@@ -97,6 +99,7 @@ def read_config(overrides: Sequence[str], config_dirs: Sequence[Path] = ()) -> C
         page=None if analysis.get("page") is None else _choice("analysis.page", analysis["page"], PAGES),
         launcher=_mapping("launcher", values["launcher"]),
         tracking=tracking.resolve(_mapping("tracking", values["tracking"]), root),
+        snapshot=_mapping("snapshot", values["snapshot"]),
         base=_specification(values),
         grid=grid,
         grid_name=grid_name,

@@ -30,6 +30,7 @@ from accum_sweeps.record.store import RunDir
 from accum_sweeps.subjects import guard
 from accum_sweeps.subjects.identify import SPEC_WORD, require_unchanged, resolve_program, search_path
 from accum_sweeps.subjects.metric_lines import MetricLines, earlier_values
+from accum_sweeps.subjects.sources import code_folder
 
 CHECKPOINT = "checkpoint"
 POLL_S = 0.1
@@ -46,7 +47,7 @@ def session(spec: RunSpec, folder: Path, attempt: int) -> "CommandSession":
     part = spec.setup.subject
     assert isinstance(part, CommandHook)
     if part.code_hash:
-        require_unchanged(part, Path.cwd())
+        require_unchanged(part, code_folder())
     return CommandSession(spec, part.argv, RunDir(folder), attempt)
 
 
@@ -123,7 +124,7 @@ class CommandSession:
     @contextlib.contextmanager
     def _running(self) -> Iterator[subprocess.Popen[bytes]]:
         """The program under its guard, which ends it when the pipe to it closes."""
-        argv = [word.replace(SPEC_WORD, str(self._write_spec())) for word in self._argv]
+        argv = [_of_snapshot(word).replace(SPEC_WORD, str(self._write_spec())) for word in self._argv]
         argv[0] = resolve_program(argv[0], Path.cwd()) or argv[0]
         threads = str(self._spec.setup.threads)
         environment = {**os.environ, "PATH": search_path(), "OMP_NUM_THREADS": threads, "MKL_NUM_THREADS": threads}
@@ -178,3 +179,11 @@ class CommandSession:
 def metrics_name(attempt: int) -> str:
     """Name of the file that the program of this attempt appends to."""
     return f"metrics.{attempt}.jsonl"
+
+
+def _of_snapshot(word: str) -> str:
+    """``word``, with a file of the current folder that it names (also as in key=file) by its place in the snapshot, if there is one."""
+    before, equals, name = word.rpartition("=")
+    kept = code_folder() / name
+    is_kept = name and code_folder() != Path.cwd() and not Path(name).is_absolute() and kept.is_file()
+    return f"{before}{equals}{kept}" if is_kept else word

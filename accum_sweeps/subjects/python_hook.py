@@ -45,7 +45,7 @@ from accum_sweeps.record.metrics import EVAL_LOSS
 from accum_sweeps.subjects.hook_check import HookError, check_arguments, check_class, load_class, parameters_of
 from accum_sweeps.subjects.identify import require_unchanged
 from accum_sweeps.subjects.samples import are_equal, count, placed, selected
-from accum_sweeps.subjects.sources import code_hash, source_files
+from accum_sweeps.subjects.sources import code_folder, code_hash, source_files
 from accum_sweeps.training import seeding
 from accum_sweeps.training.loop import TrainingSession
 from accum_sweeps.training.precision import Precision
@@ -71,7 +71,7 @@ def session(spec: RunSpec, *, has_own_step: bool = True) -> TrainingSession:
     """
     part = spec.setup.subject
     assert isinstance(part, PythonHook)
-    kind = hook_class(part, Path.cwd())
+    kind = hook_class(part, code_folder())
     check_class(kind)
     check_arguments(parameters_of(kind), part.args)
     return session_of(kind(**part.args), spec, has_own_step=has_own_step)

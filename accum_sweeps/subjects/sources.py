@@ -9,6 +9,7 @@ import ast
 import functools
 import hashlib
 import importlib.util
+import os
 import sys
 import sysconfig
 from collections.abc import Iterator, Sequence
@@ -19,8 +20,14 @@ from accum_sweeps.plan.parts import CommandHook, PythonHook
 from accum_sweeps.plan.spec import canonical
 
 PACKAGE = Path(__file__).resolve().parents[1]
+CODE_VARIABLE = "ACCUM_SWEEPS_CODE"  # the folder of a snapshot that stands for the current folder, where code is concerned
 INSTALLED = ("site-packages", "dist-packages")
 STANDARD_LIBRARY = tuple(Path(sysconfig.get_path(name)).resolve() for name in ("stdlib", "platstdlib"))
+
+
+def code_folder() -> Path:
+    """Where the user's code is looked for: in the snapshot that this worker was started with, else in the current folder."""
+    return Path(os.environ.get(CODE_VARIABLE) or Path.cwd())
 
 
 def code_hash(files: dict[str, Path]) -> str:

@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from accum_sweeps.jobs.resources import Resources, read_resources
+from accum_sweeps.jobs.slurm_settings import SlurmSettings
 from accum_sweeps.plan.compose import find_groups, shipped_folder
 from accum_sweeps.plan.config import read_config
 from accum_sweeps.plan.errors import UserError
@@ -184,8 +185,14 @@ def test_launcher_is_handed_on_as_it_is() -> None:
 
 def test_every_launcher_setting_has_a_line_in_the_local_preset() -> None:
     launcher = read_config([]).launcher
-    assert set(launcher) == set(names(Resources))
+    assert set(launcher) == set(names(Resources)) - {"slurm"}
     assert read_resources(launcher) == Resources(), "the preset and the defaults without one say the same"
+
+
+def test_every_setting_of_a_cluster_has_a_line_in_the_slurm_preset() -> None:
+    launcher = read_config(["launcher=slurm"]).launcher
+    assert set(launcher) == set(names(Resources)) - {"slurm", "slots"} | set(names(SlurmSettings))
+    assert read_resources(launcher).slurm == SlurmSettings(), "the preset and the defaults without one say the same"
 
 
 def test_launcher_tracking_and_names_change_no_run_id() -> None:
@@ -374,4 +381,4 @@ def test_shipped_presets_are_valid_and_explained(group: str) -> None:
         assert len(runs(f"{group}={option}", *with_it)) == 1
         for line in (shipped_folder() / group / f"{option}.yaml").read_text(encoding="utf-8").splitlines():
             key = line.partition(":")[0]
-            assert line.startswith("#") or key in ("kind", "dtype", "uri") or "# " in line, f"{option}: {key} is not explained"
+            assert not line or line.startswith("#") or key in ("kind", "dtype", "uri") or "# " in line, f"{option}: {key} is not explained"
