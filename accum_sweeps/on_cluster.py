@@ -117,7 +117,9 @@ def _ended(submitted: Sequence[dict[str, object]], ids: Sequence[str]) -> list[s
         if log is not None and log.exists():
             lines.append(f"  log {log}")
         elif log is not None:
-            lines.append(f"  job {job} left no log: it ended before it began, or its node does not see {log.parent}")
+            lines.append(
+                f"  job {job} left no log: it ended before it began, or its node does not see {log.parent} (the root must be on all nodes)"
+            )
     return lines
 
 

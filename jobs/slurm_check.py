@@ -17,8 +17,8 @@ Facts = Mapping[str, str]
 
 def check_root(root: Path) -> None:
     """UserError for a path that SLURM would read in another way."""
-    if "%" in str(root):
-        raise UserError(f"root={root}: SLURM reads % in the paths of logs in its own way.\n  Give a root without %: root=FOLDER")
+    if found := [letter for letter in "%\\" if letter in str(root)]:
+        raise UserError(f"root={root}: SLURM reads {found[0]} in the paths of logs in its own way.\n  Give a root without it: root=FOLDER")
 
 
 def check_cluster(cluster: Cluster, settings: SlurmSettings, groups: Iterable[Group]) -> None:

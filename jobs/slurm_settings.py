@@ -76,7 +76,9 @@ def check_slurm(settings: SlurmSettings, runs_per_job: int) -> None:
         hint = "launcher.max_parallel bounds how many jobs run at the same time."
         words = f"with launcher.runs_per_job={runs_per_job} the open runs decide how many jobs there are"
         raise ConfigError("launcher.workers", settings.workers, words, hint)
-    for key in ("partition", "account", "qos", "constraint", "gres", "container", "python"):
+    for key in ("partition", "account", "qos", "constraint", "gres"):
+        _check_value(f"launcher.{key}", getattr(settings, key))
+    for key in ("container", "python"):
         _check_text(f"launcher.{key}", getattr(settings, key))
     for number, line in enumerate(settings.setup):
         _check_text(f"launcher.setup[{number}]", line)
@@ -94,6 +96,13 @@ def _check_text(key: str, value: str | None) -> None:
         raise ConfigError(key, value, "must be one line of text, not empty")
 
 
+def _check_value(key: str, value: str | None) -> None:
+    """A value of an option, which sbatch reads in its own way."""
+    _check_text(key, value)
+    if value is not None and "\\" in value:
+        raise ConfigError(key, value, "must not hold a backslash, which sbatch takes away")
+
+
 def _check_option(name: str, value: Any) -> None:
     key = f"launcher.options.{name}"
     if not _OPTION.fullmatch(name):
@@ -106,7 +115,7 @@ def _check_option(name: str, value: Any) -> None:
         raise ConfigError(key, value, "must be a text, a number, or true for an option without a value")
     if value is False:
         raise ConfigError(key, value, "must be true or left out")
-    _check_text(key, str(value))
+    _check_value(key, str(value))
 
 
 def _check_limit(settings: SlurmSettings) -> None:

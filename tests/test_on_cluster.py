@@ -37,7 +37,9 @@ def test_a_job_that_failed_is_told_with_its_log_or_why_there_is_none(tmp_path: P
     said = jobs_text(queue, Answer((JobRow("7", (0, 1), "FAILED", "NonZeroExitCode", "n1"),), 1.0)).splitlines()
     assert said[0] == "2 jobs failed (NonZeroExitCode) on n1: 7_0, 7_1"
     assert said[1] == f"  log {log}"
-    assert said[2] == f"  job 7_1 left no log: it ended before it began, or its node does not see {tmp_path}"
+    assert (
+        said[2] == f"  job 7_1 left no log: it ended before it began, or its node does not see {tmp_path} (the root must be on all nodes)"
+    )
 
 
 def test_a_sweep_that_was_never_on_a_cluster_asks_nothing(tmp_path: Path) -> None:

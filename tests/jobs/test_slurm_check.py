@@ -93,6 +93,7 @@ def test_arrays_hold_all_tasks_within_both_limits(tasks: int, parallel: int | No
         ({"options": {"exclude": "n1\nrm -rf x"}}, "must be one line of text"),
         ({"options": {"exclusive": False}}, "must be true or left out"),
         ({"partition": "a\n#SBATCH --uid=0"}, "launcher.partition="),
+        ({"options": {"comment": "a\\b"}}, "must not hold a backslash, which sbatch takes away"),
         ({"partition": " "}, "must be one line of text, not empty"),
         ({"container": "run 'it"}, "cannot be read as a command"),
         ({"time_min": 1, "signal_before_limit_s": 60}, "launcher.signal_before_limit_s=60: must be less than launcher.time_min=1 (60 s)"),

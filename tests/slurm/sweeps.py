@@ -72,3 +72,7 @@ class ClusterSweep:
     def worker(self, state: RunState) -> int:
         """Process id of the worker that holds a run."""
         return int(state.claim["pid"])
+
+    def logs(self) -> str:
+        """What the jobs have printed."""
+        return "\n".join(path.read_text() for path in sorted(self.sweep.path.glob("submitit/*/*_log.out")))

@@ -48,6 +48,17 @@ def test_a_command_that_waits_can_be_killed(make: MakeSweep) -> None:
     assert sweep.counts() == {"finished": 6}
 
 
+def test_odd_names_reach_slurm_and_the_worker_as_they_are(cluster: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    sweep = ClusterSweep(cluster, tmp_path / "a root's $HOME; #1", seeds(2), monkeypatch)
+    comment = "it's a 'test' of \"quotes\" $HOME `id` #1 end"
+    sweep.command(options={"comment": comment}, setup=["export FROM_SETUP='1 2'"], container="env SHOWN=yes")
+    sweep.wait_until_idle()
+    assert sweep.counts() == {"finished": 2}, sweep.logs()
+    (job, *_) = sweep.jobs()
+    asked = ("squeue", "--noheader", "--states=all", f"--jobs={job}", "--format=%k")
+    assert sweep.cluster.run(*asked).strip() == comment
+
+
 def test_ctrl_c_ends_the_waiting_and_not_the_jobs(make: MakeSweep) -> None:
     sweep = make(seeds(4))
     waiting = start_command(sweep.folder, fake={"step_s": 0.3}, kind="slurm", poll_s=1, wait=True)
