@@ -19,6 +19,7 @@ from accum_sweeps.plan.errors import ConfigError
 from accum_sweeps.plan.parts import CommandHook, PythonHook
 from accum_sweeps.plan.setting import read, setting
 from accum_sweeps.plan.spec import RunSpec
+from accum_sweeps.record.files import own_folder
 from accum_sweeps.record.sweep import SweepDir
 from accum_sweeps.subjects.sources import CODE_VARIABLE, PACKAGE, source_files
 
@@ -47,6 +48,7 @@ def read_settings(values: Mapping[str, Any]) -> SnapshotSettings:
 class Snapshot:
     """``files``: what is kept, by its place in ``folder``."""
 
+    root: Path
     folder: Path
     files: Mapping[str, Path]
 
@@ -63,10 +65,10 @@ class Snapshot:
         return {"PYTHONPATH": os.pathsep.join([*places, *([before] if before else [])]), CODE_VARIABLE: places[1]}
 
     def write(self) -> None:
-        """Copy everything, unless it is there already; whole or not at all."""
+        """Copy everything, unless it is there already; whole or not at all. Raises UserError where somebody else could write there."""
+        own_folder(self.folder.parent, self.root)
         if self.folder.exists():
             return
-        self.folder.parent.mkdir(mode=0o700, exist_ok=True)
         part = Path(tempfile.mkdtemp(dir=self.folder.parent, prefix=f".{self.name}."))
         try:
             (part / "here").mkdir()
@@ -97,7 +99,8 @@ def snapshot(sweep: SweepDir, parts: Iterable[object], cwd: Path, settings: Snap
     digest = hashlib.sha256()
     for name, path in sorted(files.items()):
         digest.update(f"{name}\0{_digest(path)}\0".encode())
-    return Snapshot((sweep.path / "code" / digest.hexdigest()[:16]).absolute(), files)
+    root = sweep.root.path.absolute()
+    return Snapshot(root, root / sweep.path.relative_to(sweep.root.path) / "code" / digest.hexdigest()[:16], files)
 
 
 def kept_code(config: Config, sweep: SweepDir, specs: Iterable[RunSpec], cwd: Path, launcher: str) -> Snapshot | None:

@@ -29,6 +29,7 @@ from accum_sweeps.jobs.supervise import supervise
 from accum_sweeps.jobs.worker import THREAD_VARIABLES, WorkEnd
 from accum_sweeps.plan.errors import ConfigError, one_of
 from accum_sweeps.plan.names import REUSE
+from accum_sweeps.record.files import own_folder
 from accum_sweeps.record.store import RootDir
 from accum_sweeps.record.sweep import Plan, SweepDir, open_sweep
 
@@ -82,6 +83,8 @@ def dispatch(
         closing=closing,
         closing_facts=dict(closing_facts or {}),
     )
+    if resources.kind != "inline":
+        own_folder(sweep.path / "submitit", root.path)  # pickles are read from there
     if resources.kind == "slurm":
         return _on_cluster(root, sweep, plan, order, pools, on_progress)
     if resources.kind == "inline":

@@ -8,6 +8,8 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import BinaryIO
 
+from accum_sweeps.plan.errors import UserError
+
 
 def write_atomic(path: Path, write: Callable[[BinaryIO], object], *, sync_name: bool = True) -> None:
     """Let ``write`` fill a file that appears under ``path`` complete or not at all, also after a power cut.
@@ -57,6 +59,28 @@ def create_exclusive(path: Path, text: str, *, sync: bool = True) -> bool:
         return True
     finally:
         part.unlink(missing_ok=True)
+
+
+def own_folder(path: Path, root: Path) -> Path:
+    """Make ``path``, a folder below ``root`` that code is read from, with mode 0700.
+
+    Raises UserError where somebody else could put something into it: they would run as whoever started the sweep.
+    """
+    path.mkdir(mode=0o700, parents=True, exist_ok=True)
+    for folder in (
+        root,
+        *(root.joinpath(*path.relative_to(root).parts[: depth + 1]) for depth in range(len(path.relative_to(root).parts))),
+    ):
+        status = folder.stat()
+        if status.st_uid != os.geteuid():
+            words = f"{folder} is another user's, and code is read from below it.\n  Give a root of your own: root=FOLDER"
+            raise UserError(f"root={root}: {words}")
+        if not status.st_mode & 0o077:
+            break  # nobody else gets any further
+        if status.st_mode & 0o022:
+            words = f"others may write {folder}, and code is read from below it.\n  Take that away: chmod go-w {folder}"
+            raise UserError(f"root={root}: {words}")
+    return path
 
 
 def cache_folder() -> Path:
