@@ -5,13 +5,16 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from omegaconf import OmegaConf
 
 from accum_sweeps.jobs.order import Group
-from accum_sweeps.jobs.resources import read_resources
+from accum_sweeps.jobs.resources import COMMON, read_resources
 from accum_sweeps.jobs.slurm_ask import ask_cluster, task_numbers
 from accum_sweeps.jobs.slurm_check import check_cluster, check_root, minutes
 from accum_sweeps.jobs.slurm_chunks import chunks
+from accum_sweeps.jobs.slurm_settings import SlurmSettings
 from accum_sweeps.plan.errors import ConfigError, UserError
+from accum_sweeps.plan.setting import names
 from tests.jobs.fake_slurm import FakeSlurm, slurm
 
 __all__ = ["slurm"]
@@ -108,3 +111,14 @@ def test_a_mistake_is_named(launcher: dict[str, Any], words: str) -> None:
 def test_the_lead_before_a_short_limit_is_short() -> None:
     leads = [read_resources({"kind": "slurm", "time_min": minutes}).slurm.lead_s for minutes in (1, 4, 8, 60, None)]
     assert leads == [15, 60, 120, 120, 120]
+
+
+def test_the_shipped_configuration_has_every_key_at_its_default_with_a_word_on_it() -> None:
+    path = Path(__file__).parents[2] / "conf/launcher/slurm.yaml"
+    shipped: Any = OmegaConf.to_container(OmegaConf.load(path))
+    text = path.read_text()
+    resources = read_resources(shipped)
+    assert resources.slurm == SlurmSettings()
+    known = {*names(SlurmSettings), *COMMON}
+    assert set(shipped) == known
+    assert all(re.search(rf"^{key}: .*  # \w", text, re.MULTILINE) for key in known - {"kind"})

@@ -185,8 +185,9 @@ class Cluster:
         self.run("scontrol", "update", f"nodename={node}", "state=down", "reason=test")
 
     def set_up(self, node: str) -> None:
-        """And gives it back."""
-        self.run("scontrol", "update", f"nodename={node}", "state=resume")
+        """And gives it back, if its daemon has not come back to the controller by itself, which SLURM then takes for a mistake."""
+        self.run("scontrol", "update", f"nodename={node}", "state=resume", check=False)
+        wait_for(lambda: not self.nodes()[node].startswith("down"), f"{node} stays down")
 
     def wait_idle(self) -> None:
         """Until no node has a job and all are there."""
