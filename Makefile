@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 PIP_INSTALL := $(BIN)/python -m pip -qq --disable-pip-version-check --no-input install --constraint constraints.txt
 
 .DEFAULT_GOAL := help
-.PHONY: help sweep test tracking-server bench bench-faults clean
+.PHONY: help sweep test tracking-server bench bench-faults chaos clean
 .DELETE_ON_ERROR:
 
 help:
@@ -13,6 +13,7 @@ help:
 	@echo "make test    install if needed, then run every check and the whole test suite"
 	@echo "make tracking-server   install if needed, then run MLflow on PostgreSQL for this machine (SERVER.md); Ctrl-C stops it"
 	@echo "make bench   install if needed, then run the side-by-side timings of tests/benchmarks (bench-faults: the fault benchmark)"
+	@echo "make chaos   an hour of faults on a SLURM and a tracking server of its own (as root, with Debian's packages)"
 	@echo "make clean   delete $(VENV) and everything that tools have built (results in sweeps/ stay)"
 
 # Stamps: an installation is repeated only when what it depends on has changed. An environment holds absolute paths, so
@@ -55,8 +56,8 @@ sweep: $(VENV)/.stamp-run
 
 # What tests need of Debian: a browser, and the daemons that SLURM and tracking tests start on loopback, each in a folder of its own. Where
 # packages can be installed, missing ones are; elsewhere those tests are left out, and say so at the end.
-PACKAGES := chromium fonts-dejavu-core slurmctld slurmd slurm-client munge slurmdbd mariadb-server postgresql
-PROGRAMS := chromium slurmctld slurmd sbatch munged slurmdbd mariadbd /usr/lib/postgresql/*/bin/initdb
+PACKAGES := chromium faketime fonts-dejavu-core slurmctld slurmd slurm-client munge slurmdbd mariadb-server postgresql
+PROGRAMS := chromium faketime slurmctld slurmd sbatch munged slurmdbd mariadbd /usr/lib/postgresql/*/bin/initdb
 INSTALL_PACKAGES := apt-get -qq update && DEBIAN_FRONTEND=noninteractive apt-get -qq install -y --no-install-recommends $(PACKAGES)
 
 test: $(VENV)/.stamp-dev
@@ -80,6 +81,9 @@ bench: $(VENV)/.stamp-bench
 
 bench-faults: $(VENV)/.stamp-dev
 	@$(BIN)/python tests/benchmarks/bench_faults.py
+
+chaos: $(VENV)/.stamp-dev
+	@$(BIN)/python -m tests.chaos.campaign
 
 clean:
 	rm -rf $(VENV) build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis .coverage htmlcov

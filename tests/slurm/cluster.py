@@ -152,9 +152,13 @@ class Cluster:
         """The controller dies without a word."""
         self._kill("slurmctld")
 
+    def stop_controller(self) -> None:
+        """The controller is away for a while; it has saved the queue."""
+        self._stop("slurmctld")
+
     def restart_controller(self) -> None:
         """Stop and start the controller; the queue is kept."""
-        self._stop("slurmctld")
+        self.stop_controller()
         self.start_controller(clean=False)
 
     def start_node(self, node: str) -> None:
