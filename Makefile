@@ -56,8 +56,8 @@ sweep: $(VENV)/.stamp-run
 
 # What tests need of Debian: a browser, and the daemons that SLURM and tracking tests start on loopback, each in a folder of its own. Where
 # packages can be installed, missing ones are; elsewhere those tests are left out, and say so at the end.
-PACKAGES := chromium faketime fonts-dejavu-core slurmctld slurmd slurm-client munge slurmdbd mariadb-server postgresql
-PROGRAMS := chromium faketime slurmctld slurmd sbatch munged slurmdbd mariadbd /usr/lib/postgresql/*/bin/initdb
+PACKAGES := chromium fonts-dejavu-core slurmctld slurmd slurm-client munge slurmdbd mariadb-server postgresql
+PROGRAMS := chromium slurmctld slurmd sbatch munged slurmdbd mariadbd /usr/lib/postgresql/*/bin/initdb
 INSTALL_PACKAGES := apt-get -qq update && DEBIAN_FRONTEND=noninteractive apt-get -qq install -y --no-install-recommends $(PACKAGES)
 
 test: $(VENV)/.stamp-dev

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from accum_sweeps.analysis.words import WIDTH, aligned
-from accum_sweeps.plan.faults import REMEDIES
+from accum_sweeps.plan.faults import DEPENDENCES, REMEDIES
 
 ANSWERS = {
     "rounding": "Right. What differs from one batch is rounding.",
@@ -48,15 +48,20 @@ def findings(audit: Mapping[str, Any]) -> list[dict[str, Any]]:
             "rung": finding["rung"],
             "words": finding["words"],
             "proofs": proof_words(finding["experiments"]),
-            "remedy": REMEDIES.get(finding["name"], ""),
+            "remedy": _remedy(finding),
         }
         for finding in (audit["diagnosis"] or {}).get("findings", ())
     ]
 
 
+def _remedy(finding: Mapping[str, Any]) -> str:
+    known = REMEDIES | DEPENDENCES
+    return known.get(finding["variant"]) or known.get(finding["name"], "")
+
+
 def proof_words(experiments: Sequence[Mapping[str, Any]]) -> list[str]:
     """As in "all rows full: 0.31 becomes 2e-16"."""
-    return [f"{proof['words']}: {_number(proof['before'])} becomes {_number(proof['after'])}" for proof in experiments]
+    return [f"check: {proof['words']}: {_number(proof['before'])} becomes {_number(proof['after'])}" for proof in experiments]
 
 
 def rung_rows(rungs: Sequence[Mapping[str, Any]]) -> list[tuple[str, ...]]:

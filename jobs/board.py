@@ -132,9 +132,12 @@ class Board:
         return self.plan.by_id[running.run_id].setup
 
     def _spent(self, running: Running, now: float) -> Spent:
-        """So far, by the steps done; nothing before the first one, when a run has only read its data."""
+        """So far, by the steps done; nothing before the first one, when a run has only read its data.
+
+        The clock of a node may be ahead of this one's: an estimate of the time left is then too small, but never below 0.
+        """
         steps = running.step - (running.first_step or 0)
-        return Spent(now - running.since, steps / self.plan.setups[self._setup(running)].steps) if steps > 0 else Spent()
+        return Spent(max(now - running.since, 0.0), steps / self.plan.setups[self._setup(running)].steps) if steps > 0 else Spent()
 
     def note(self, text: str) -> None:
         """Something that a person should know; each text once."""

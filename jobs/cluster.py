@@ -123,6 +123,13 @@ class Cluster(Dispatcher):
             self.board.refresh_running()
             self._show()
             time.sleep(TICK_S)
+        self.scan.everything()  # what ended since the last look
+        left = sum(status not in (*DONE, "failed", "lost") for status in self.board.status.values())
+        if left and not self.stop.worker and not self.sweep.is_cancelled:
+            self.error = (
+                f"{counted(left, 'run')} left, and no job of this sweep any more. action=status tells how the jobs ended.\n"
+                f"  Their logs: {self.folder}\n  The same command submits new ones."
+            )
 
     def _is_over(self) -> bool:
         if not self.is_unsure and all(status in DONE for status in self.board.status.values()):

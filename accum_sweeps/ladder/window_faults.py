@@ -233,16 +233,21 @@ def log_faults(windows: Windows, gradient_is_right: bool) -> list[Finding]:
     k = len(step.members)
     if _is_close(logged, step.last_loss, same):
         words = f"the logged loss {logged:.6g} is the last micro-batch's; that of the step is {step.loss:.6g}"
-        return [Finding(name="reporting", rung=9, words=words, experiments=(_log_proof(found, logged),))]
+        return [Finding(name="reporting", rung=9, words=words, experiments=(_log_proof(windows, logged),))]
     if gradient_is_right:
         words = f"the logged loss {logged:.6g} is {logged / step.loss:.6g} times the step's, {step.loss:.6g}, at k={k}"
-        return [Finding(name="reporting", variant="reporting_scaled", rung=9, words=words, experiments=(_log_proof(found, logged),))]
+        return [Finding(name="reporting", variant="reporting_scaled", rung=9, words=words, experiments=(_log_proof(windows, logged),))]
     return []
 
 
-def _log_proof(found: Seen, logged: float) -> Experiment:
-    words = "the gradient in place of the log"
-    return Experiment(words=words, before=abs(logged / found.step.loss - 1) if found.step.loss else math.inf, after=found.off)
+def _log_proof(windows: Windows, logged: float) -> Experiment:
+    """At k=1 there is nothing to choose from: the log is right there."""
+    found = windows.usual
+    off = abs(logged / found.step.loss - 1) if found.step.loss else math.inf
+    if windows.bench.has_train:
+        return Experiment(words="the gradient in place of the log", before=off, after=found.off)
+    alone = windows.bench.step(dataclasses.replace(windows.spec, accum=1))
+    return Experiment(words="k=1", before=off, after=abs(alone.seen.loss / alone.loss - 1) if alone.loss else 0.0)
 
 
 def _is_close(value: float, other: float, same: float) -> bool:

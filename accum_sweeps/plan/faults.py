@@ -158,7 +158,7 @@ SINGLE: dict[str, Fault] = {
         meaning="after a resume the first update lacks the micro-batches before the restart", needs=(RECORDS,), strength=BEFORE
     ),
 }
-# What to write instead, by class.
+# What to write instead, by class, and by variant where that is more exact; of real dependences what can be done.
 REMEDIES = {
     "mean_of_means": "Sum the losses of all micro-batches and divide once, by the step's number of terms.",
     "mean_of_means_over_ranks": "Sum the number of terms over the ranks, and divide every rank's sum by that instead of by its own.",
@@ -170,17 +170,24 @@ REMEDIES = {
     "short_window": "Divide a short window by its own number of terms.",
     "merged_window": "Make an update at the end of the epoch too, divided by the number of terms that are there.",
     "dropped_window": "Make an update at the end of the epoch too, divided by the number of terms that are there.",
-    "early_step": "Update after micro-batch k, 2k and so on: where (i + 1) % k == 0, with i from 0.",
-    "lost_micro_batches": "Set gradients to zero once per optimizer step, after the update, and add every micro-batch's.",
+    "early_step": "Update after micro-batch k, 2k and so on, and the last of an epoch: (i + 1) % k == 0 or i + 1 == n, with i from 0.",
+    "lost_micro_batches": "Add every micro-batch's gradient; look for what skips some, or sets gradients to zero between two updates.",
     "reweighted_buffer": "Add every micro-batch's gradient with the same weight; scale nothing in between.",
     "wrong_sync": "Sum over the ranks once per optimizer step, with the last micro-batch; no_sync() before.",
     "replay_randomness": "Keep the random state of each micro-batch in the first pass, and set it again in the second.",
     "auxiliary_scale": "Weight the auxiliary term of each micro-batch so that it counts once per optimizer step, as the loss does.",
     "accumulator_dtype": "Keep the gradient buffer in float32.",
     "loss_scaling": "Take the scale out once, after the last micro-batch and before clipping; after an overflow make no update.",
-    "state_per_micro_batch": "Decay weights, move averages and count steps once per optimizer step.",
+    "state_per_micro_batch": "Apply weight decay, and whatever else belongs to an update, once per optimizer step.",
+    "state_per_micro_batch_ema": "Move the average of the weights once per optimizer step, after the update.",
+    "state_per_micro_batch_count": "Advance the optimizer's count of steps once per optimizer step.",
     "reporting": "Log the sum of all micro-batches' losses over the step's number of terms.",
     "resume_inside_window": "Write checkpoints between optimizer steps only, or keep the half-filled gradient buffer in them.",
+}
+DEPENDENCES = {
+    "batch_statistics": "Take a norm that sees one sample (layer, group, RMS norm), or freeze the statistics; or accept it.",
+    "in_batch_negatives": "Cache embeddings and take the loss over the whole batch (gradient caching), or accept that k changes the loss.",
+    "dropout_stream": "Draw masks by sample, not in the order of micro-batches, to compare runs of different k; or accept it.",
 }
 PAIRED = (
     "missing_division+clip_per_micro_batch",

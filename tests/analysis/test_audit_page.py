@@ -18,7 +18,8 @@ from accum_sweeps.analysis.audit_html import MOST, write_audits
 from accum_sweeps.analysis.audit_page import ANSWERS, MECHANISMS, render, rung_rows
 from accum_sweeps.analysis.words import WIDTH
 from accum_sweeps.ladder import amplified
-from accum_sweeps.plan.faults import CLASSES, REMEDIES
+from accum_sweeps.ladder.dependence import KINDS
+from accum_sweeps.plan.faults import CLASSES, DEPENDENCES, REMEDIES, SINGLE
 from tests.faults.subjects import lm_spec
 from tests.specs import BASE
 
@@ -217,16 +218,17 @@ def test_a_fault_is_told_with_its_reason_its_proof_and_where_it_shows(found: Fou
     before, after = map(float, re.findall(r"all rows full: (\S+) becomes (\S+)", render(audit))[0])
     assert before > 0.01 and after < 1e-12
     assert above(audit) == {"loss", "gradient", "worst tensor", "bias", "clipped gradient", "update", "windows", "log"}
-    proof = f"all rows full: {before:.3g} becomes {after:.3g}"
+    proof = f"check: all rows full: {before:.3g} becomes {after:.3g}"
     assert f"mean_of_means, rung 4: each micro-batch's own mean counts 1/4 although their numbers of terms differ. {proof}" in one_line(
         Reader(page_of(tmp_path, audit)).words
     )
 
 
 def test_a_fault_is_told_with_what_to_write_instead(found: Found, tmp_path: Path) -> None:
-    assert set(REMEDIES) == set(CLASSES)
-    for case, names in (("mean", ["mean_of_means"]), ("pair", ["missing_division", "reporting"]), ("odd", []), ("dependent", [])):
-        remedies = [REMEDIES[name] for name in names]
+    assert set(CLASSES) <= set(REMEDIES) <= set(SINGLE) and set(DEPENDENCES) == set(KINDS)
+    told = {"mean": ["mean_of_means"], "pair": ["missing_division", "reporting"], "odd": [], "dependent": ["batch_statistics"]}
+    for case, names in told.items():
+        remedies = [(REMEDIES | DEPENDENCES)[name] for name in names]
         assert re.findall(r"^do      (\S+)", render(found(case)), flags=re.MULTILINE) == [words.split()[0] for words in remedies]
         page = one_line(Reader(page_of(tmp_path, found(case))).words)
         assert page.count("What to do:") == len(names)
@@ -282,7 +284,7 @@ def test_amplified_rounding_is_told_with_how_much_and_by_what(found: Found, tmp_
     audit = found("amplified")
     grown = audit["amplified"]
     words = f"amplified: an update differs {grown['gain']:.3g} times as much as its gradient, because {MECHANISMS[grown['mechanism']]}."
-    proofs = [f"{proof['words']}: {proof['before']:.3g} becomes {proof['after']:.3g}" for proof in grown["experiments"]]
+    proofs = [f"check: {proof['words']}: {proof['before']:.3g} becomes {proof['after']:.3g}" for proof in grown["experiments"]]
     assert grown["gain"] > 4 and len(proofs) == 3
     assert f"{words} {' '.join(proofs)}" in one_line(render(audit))
     assert f"{words} {' '.join(proofs)}" in one_line(Reader(page_of(tmp_path, audit)).words)

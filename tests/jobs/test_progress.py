@@ -66,6 +66,15 @@ def test_time_left_comes_from_the_runs_of_each_setup(board: Board) -> None:
     assert board.remaining_s(now=NOW + 10) == pytest.approx(3.5 * 20, rel=1e-9)
 
 
+def test_a_node_whose_clock_is_ahead_gives_no_negative_time(tmp_path: Path) -> None:
+    root, _, plan = make_sweep(tmp_path / "root", seeds(3))
+    board = Board(root, plan, status={run.run_id: "planned" for run in plan.runs})
+    board.apply("w1", {"event": "claimed", "run": plan.runs[0].run_id, "attempt": 1, "env_id": ENV, "time": 180_000})
+    board.running["w1"].step = 5
+    left = board.remaining_s(now=10)
+    assert left is not None and left >= 0
+
+
 def test_short_steps_of_one_setup_say_nothing_of_the_steps_of_another(tmp_path: Path) -> None:
     root, _, plan = make_sweep(tmp_path / "root", [*seeds(2, steps=1), *seeds(2, dtype="fp64", steps=1000)])
     board = Board(root, plan, status={run.run_id: "planned" for run in plan.runs})

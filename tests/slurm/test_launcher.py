@@ -59,6 +59,15 @@ def test_odd_names_reach_slurm_and_the_worker_as_they_are(cluster: Cluster, tmp_
     assert sweep.cluster.run(*asked).strip() == comment
 
 
+def test_jobs_that_end_without_their_runs_are_told_by_a_command_that_waits(make: MakeSweep) -> None:
+    sweep = make(seeds(2))
+    result = sweep.command(container="false", wait=True)
+    assert result["counts"] == {"planned": 2}
+    assert result["error"].startswith("2 runs left, and no job of this sweep any more.") and str(sweep.sweep.path) in result["error"]
+    result = sweep.command(wait=True)
+    assert result["counts"] == {"finished": 2} and result["error"] == ""
+
+
 def test_ctrl_c_ends_the_waiting_and_not_the_jobs(make: MakeSweep) -> None:
     sweep = make(seeds(4))
     waiting = start_command(sweep.folder, fake={"step_s": 0.3}, kind="slurm", poll_s=1, wait=True)
