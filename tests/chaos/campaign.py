@@ -12,6 +12,7 @@ import argparse
 import contextlib
 import os
 import random
+import signal
 import subprocess
 import sys
 import tempfile
@@ -188,6 +189,7 @@ def main() -> int:
     parser.add_argument("--rounds", type=int, default=200)
     parser.add_argument("--seed", type=int, default=1)
     given = parser.parse_args()
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # so that nothing is left running
     began = time.monotonic()
     with tempfile.TemporaryDirectory(prefix="accum_sweeps_chaos_") as temporary:
         folder = Path(temporary)
