@@ -4,7 +4,6 @@ A copy of this package and of the user's own source files, under the hash of the
 by two environment variables, PYTHONPATH and CODE_VARIABLE. Data are not copied; their hash is part of a run's identity.
 """
 
-import functools
 import hashlib
 import os
 import shutil
@@ -21,7 +20,7 @@ from accum_sweeps.plan.setting import read, setting
 from accum_sweeps.plan.spec import RunSpec
 from accum_sweeps.record.files import own_folder
 from accum_sweeps.record.sweep import SweepDir
-from accum_sweeps.subjects.sources import CODE_VARIABLE, PACKAGE, source_files
+from accum_sweeps.subjects.sources import CODE_VARIABLE, PACKAGE, file_digest, source_files
 
 MOST_MB = 200
 LEFT_OUT = ("__pycache__", "pictures")
@@ -98,7 +97,7 @@ def snapshot(sweep: SweepDir, parts: Iterable[object], cwd: Path, settings: Snap
     _check_size(files)
     digest = hashlib.sha256()
     for name, path in sorted(files.items()):
-        digest.update(f"{name}\0{_digest(path)}\0".encode())
+        digest.update(f"{name}\0{file_digest(path)}\0".encode())
     root = sweep.root.path.absolute()
     return Snapshot(root, root / sweep.path.relative_to(sweep.root.path) / "code" / digest.hexdigest()[:16], files)
 
@@ -144,14 +143,3 @@ def _check_size(files: Mapping[str, Path]) -> None:
         largest = max(sizes, key=lambda name: sizes[name])
         words = f"hold {sum(sizes.values()) / 1e6:.0f} MB with the code, above {MOST_MB}; the largest is {files[largest]}"
         raise ConfigError("snapshot.paths", "", words, "Name code, not data: a run's data are not copied.")
-
-
-def _digest(path: Path) -> str:
-    status = path.stat()
-    return _hashed(path, status.st_mtime_ns, status.st_size)
-
-
-@functools.lru_cache(maxsize=4096)
-def _hashed(path: Path, _mtime_ns: int, _size: int) -> str:
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()

@@ -32,7 +32,7 @@ def code_folder() -> Path:
 
 def code_hash(files: dict[str, Path]) -> str:
     """Twenty hex digits over the names and contents of ``files``; where they lie does not count."""
-    contents = [[name, _digest(path)] for name, path in sorted(files.items())]
+    contents = [[name, file_digest(path)] for name, path in sorted(files.items())]
     return hashlib.sha256(canonical(contents).encode()).hexdigest()[:20]
 
 
@@ -177,7 +177,8 @@ def _parsed(path: Path, _mtime_ns: int, _size: int) -> tuple[tuple[int, str, tup
     return tuple(found)
 
 
-def _digest(path: Path) -> str:
+def file_digest(path: Path) -> str:
+    """The SHA-256 of a file's contents, read once for each state of it."""
     status = path.stat()
     return _hashed(path, status.st_mtime_ns, status.st_size)
 
